@@ -1,30 +1,21 @@
-"""The command line of musterd, and all that comes before its event loop."""
+"""The command line of musterd. Few imports: a nursery that only this daemon needs is started before all others."""
 
-import contextlib
 import os
 import sys
-import threading
 from pathlib import Path
-from typing import NoReturn
 
-import anyio
 import click
 
 from muster.agent import lazy_import, usage_error
-from muster.agent.config.live_config import LiveConfig
-from muster.agent.errors import StartupError
-from muster.agent.host import build, heap, lockfile, log_setup, ownership, state_folder
+from muster.agent.host import build, standard_streams
 from muster.agent.host.pid_one import is_init, leave_when_asked
 from muster.agent.link import nursery_start
-from muster.agent.node import degraded
+from muster.agent.link.nursery_start import Begun
 from muster.supervisors.paths import Root
+from muster.supervisors.system import descriptors
 
-#: For GRPC_SSL_CIPHER_SUITES: gRPC has no setting for the oldest version of TLS. TLS 1.3 has ciphers of its own, which
-#: this does not touch; of those of TLS 1.2 it leaves one that needs a pre-shared key, which nobody has.
-_NO_TLS_1_2 = "ECDHE-PSK-AES128-CBC-SHA"
-
-#: Protobuf without its C part: imported by each generated module, and not used.
-_UNUSED = "google.protobuf.internal.python_message"
+#: What structlog would show errors with, where that is installed: it takes as long as gRPC, and we show them plainly.
+_UNWANTED = ("rich", "better_exceptions")
 
 
 @click.command("musterd", context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,7 +67,7 @@ def command(
     SIGTERM ends the daemon and leaves the jobs running; as PID 1 of a container it stops them first, with their grace
     (daemon.stop_jobs). SIGHUP reads the configuration again.
     """
-    log_setup.open_standard_streams()
+    standard_streams.open_closed()
     if version:
         click.echo(f"musterd {build.FULL}")
         return
@@ -89,49 +80,25 @@ def command(
         leave_when_asked()
     # Absolute: the nursery, which outlives us, works in another folder.
     places = Root.under(root.absolute()) if root is not None else Root.system()
-    failure: StartupError | None = None
-    try:
-        if not trust_environment and owner_fd is None:  # who brings a daemon of their own has run all this already
-            ownership.refuse_environment_of_others()
-        settings = LiveConfig(places, config_file, record and os.path.abspath(record))
-        if check_config:
-            from muster.agent.api import server
+    for fd in (owner_fd, claim_fd):  # held until our end (agent/ending.py, cli/client/log_claim.py)
+        if fd is not None:
+            os.set_inheritable(fd, False)
+    begun = _begin(places, owner_fd) if owner_fd is not None else None
+    with lazy_import.without(*_UNWANTED):
+        import structlog  # noqa: F401  (before anybody else does)
+    from muster.agent import daemon_start
 
-            state_folder.check(places)
-            server.check(places, settings.now)
-            click.echo(settings.origin)
-            return
-        degraded.take_descriptors()
-        log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)
-        if owner_fd is not None:
-            os.set_inheritable(owner_fd, False)
-        if claim_fd is not None:  # held until our end (cli/client/log_claim.py)
-            os.set_inheritable(claim_fd, False)
-        state_folder.prepare(places)
-        with lockfile.held(places.daemon_lock):
-            # The daemon that left it has ended: otherwise it would hold the lock.
-            for path in (places.socket, places.reader_socket):
-                path.unlink(missing_ok=True)
-            # Before gRPC is imported: the daemon never forks, and gRPC's handlers for it cost and can hang.
-            os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-            os.environ["GRPC_SSL_CIPHER_SUITES"] = _NO_TLS_1_2
-            _prefer_our_session()
-            heap.keep_one()
-            begun = nursery_start.begin_early(places, owner_fd)  # beside our imports, which take longer than its own
-            with lazy_import.of(_UNUSED):
-                from muster.agent import wiring
+    # Who brings a daemon of their own has run all this already.
+    trusted = trust_environment or owner_fd is not None
+    record = record and os.path.abspath(record)
+    daemon_start.start(places, config_file, record, check=check_config, trusted=trusted, owner_fd=owner_fd, begun=begun)
 
-            heap.collect()
-            loop = {"use_uvloop": True}
-            anyio.run(wiring.serve, places, settings, owner_fd, begun, backend="asyncio", backend_options=loop)
-            for path in (places.socket, places.reader_socket):
-                path.unlink(missing_ok=True)
-    except* StartupError as group:
-        failure = _first(group)
-    if failure is not None:
-        click.echo(f"musterd: {failure}", err=True)
-        sys.exit(1)
-    _leave()
+
+def _begin(places: Root, owner_fd: int) -> Begun | None:
+    """Begins the nursery of a daemon with an owner, who has just made the folders for it: it starts beside our imports.
+    Another daemon must have read its configuration before."""
+    descriptors.raise_limit()
+    return nursery_start.begin_early(places, owner_fd)
 
 
 def main() -> None:
@@ -144,34 +111,3 @@ def main() -> None:
     except click.Abort:
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _leave() -> NoReturn:
-    """Ends the process. At once, as soon as no thread works any more: all is on disk, and Python would take 0.1 s to
-    tear down what the kernel frees anyway."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-            stream.flush()
-    os._exit(0)
-
-
-def _prefer_our_session() -> None:
-    """Gives the session that we lead our own nice value, if that is below 0.
-
-    Where the kernel groups processes by session (sched_autogroup_enabled, on by default) and no cgroup with the
-    controller cpu is between, a nice value counts only among the processes of one session: the unit's `Nice=` would do
-    nothing against 256 ranks that are let go at once, each of which leads its own. Nursery and supervisors lead theirs,
-    too, and keep the usual weight: an answer must not wait for a start. Best effort: it needs CAP_SYS_NICE.
-    """
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
-    if nice < 0 and os.getsid(0) == os.getpid():
-        with contextlib.suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(nice))
-
-
-def _first(group: ExceptionGroup[StartupError]) -> StartupError:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, ExceptionGroup) else error

@@ -42,7 +42,7 @@ from muster.agent.node.health import NodeHealth
 from muster.agent.notify.sender import Notifier
 from muster.agent.telemetry.sampling import Telemetry
 from muster.agent.why.explaining import Explaining
-from muster.agent.why.facts import Sources
+from muster.agent.why.known import Sources
 from muster.probes.cards.driver import Driver
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.paths import Root
@@ -117,7 +117,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
     registry.ended.on_lacking.append(losses.ended)
 
     # What watches them, and what tells of them.
-    telemetry = Telemetry(root, config, driver, registry)
+    telemetry = Telemetry(root, config, driver, registry, owned=owner_fd is not None)
     stacks = Stacks(registry, driver)
     hangs = HangWatch(config, events, registry, telemetry.records, stacks)
     explaining = Explaining(Sources(events, telemetry, health, config, root), registry)

@@ -18,7 +18,7 @@ from muster.agent import threads
 from muster.agent.config.schema import Config, HangTable, SlowTable
 from muster.agent.errors import CursorTooOld, MusterError
 from muster.agent.events.event_store import Event, EventStore
-from muster.agent.hang import culprit, library_look
+from muster.agent.hang import culprit
 from muster.agent.hang.kept_stacks import JobStacks
 from muster.agent.hang.slow_watch import SlowWatch, event
 from muster.agent.host import state_file
@@ -34,7 +34,6 @@ from muster.probes.hang.slow import SlowChange
 from muster.probes.kernel.backoff import Backoff
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.stacks import StackTarget
-from muster.probes.stacks.rank_stacks import of_ranks
 from muster.probes.waits import RankStack, blame, place
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import OnHang
@@ -131,7 +130,7 @@ class _Watched:
     attempt: tuple[float, int]
     #: The node's configuration that the detector's settings come from.
     table: HangTable
-    detector: hang.Detector | hang.PlainDetector
+    detector: "hang.Detector | hang.PlainDetector"
     slow_table: SlowTable
     slow: SlowWatch
     found: CurrentHang | None = None
@@ -393,6 +392,8 @@ class HangWatch:
 
     async def _ask_library(self, watched: _Watched) -> None:
         """The same with what the communication library says, as long as the job is suspected to hang."""
+        from muster.agent.hang import library_look  # only now: the daemon starts sooner
+
         job_id, apart_s = watched.entry.job_id, watched.detector.settings.stacks_apart_s
         pause = Backoff(LIBRARY_FIRST * apart_s, LIBRARY_LAST * apart_s)
         try:
@@ -466,6 +467,8 @@ def _with_culprit(change: Change, taken: JobStacks, job: Job) -> Change:
 
 
 def _rank_stacks(taken: JobStacks, job: Job) -> tuple[RankStack, ...]:
+    from muster.probes.stacks.rank_stacks import of_ranks  # only now: the daemon starts sooner
+
     return of_ranks(taken.processes, {rank.rank: rank.pid for rank in job.ranks}, taken.at)
 
 
@@ -474,7 +477,7 @@ def _kind(change: Change) -> str:
     return _KINDS.get(change.verdict, "job.recovered" if "recovered" in change.evidence else "")
 
 
-def _going_on(state: dict[str, Any], settings: hang.HangSettings) -> hang.Detector | hang.PlainDetector:
+def _going_on(state: dict[str, Any], settings: hang.HangSettings) -> "hang.Detector | hang.PlainDetector":
     """A detector with these settings that takes over the state of another one; an empty one if that used the other
     rule."""
     begun = hang.detector(settings)

@@ -53,7 +53,7 @@ class SlowWatch:
         """Goes on with other settings."""
         self.rule = SlowRule.restored(self.rule.state(), settings)
 
-    def take(self, record: hang.Record, detector: hang.Detector | hang.PlainDetector, *, enabled: bool) -> bool:
+    def take(self, record: "hang.Record", detector: "hang.Detector | hang.PlainDetector", *, enabled: bool) -> bool:
         """Takes a record that the detector has taken. Whether anything changed. The plain rule keeps no tracks of
         cards, so beside it no rank is ever SLOW."""
         if not enabled or not isinstance(detector, hang.Detector):

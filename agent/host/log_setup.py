@@ -1,7 +1,6 @@
 """The daemon's own log: entries of systemd's journal, JSON lines on stderr, or readable ones on a terminal."""
 
 import logging
-import os
 import sys
 from typing import Any, Literal, TextIO
 
@@ -11,23 +10,6 @@ from muster.agent.host import journald
 
 _TIME = structlog.processors.TimeStamper(fmt="iso", utc=True)
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-
-def open_standard_streams() -> None:
-    """Opens /dev/null in the place of stdin, stdout and stderr, as far as they are closed: else the next file would get
-    their number, and what libraries print would go into it."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            fd = os.open(os.devnull, os.O_RDWR)
-            if fd != number:
-                os.dup2(fd, number)
-                os.close(fd)
-            os.set_inheritable(number, True)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (for as long as we live)
 
 
 def configure(level: str, form: Literal["auto", "json", "console"], stream: TextIO | None = None) -> None:

@@ -23,10 +23,10 @@ from muster.probes.checks.result import one_line
 from muster.probes.kernel import endings
 from muster.probes.kernel.backoff import Backoff
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.job.supervisor import MAX_TOLD
 from muster.supervisors.paths import Root
 from muster.supervisors.system import trust
 from muster.supervisors.wire import messages
+from muster.supervisors.wire.messages import MAX_TOLD
 
 #: Seconds: a new nursery is up, it then answers, a supervisor listens, a connection counts as one that held.
 START_S = 10.0

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from stat import S_ISREG
 
-import structlog
-
 from muster.probes.calls import children
 from muster.probes.kernel import process
 from muster.probes.kernel.dataclass import dataclass
@@ -17,8 +15,6 @@ from muster.supervisors.system import descriptors, lock, owner_pipe, trust
 
 #: The only variables of the daemon's environment that the nursery, and through it a supervisor, gets.
 _ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,11 @@ def begin(root: Root, owner_fd: int | None) -> Begun:
     try:
         said = _opened_log(root.nursery_log)
     except OSError as error:  # it also reports over its socket why its supervisors die
-        _log.warning("nursery.log_unwritten", path=str(root.nursery_log), error=error.strerror)
+        import structlog  # only now: it takes as long as all the rest
+
+        structlog.get_logger(__name__).warning(
+            "nursery.log_unwritten", path=str(root.nursery_log), error=error.strerror
+        )
         said = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
     try:
         stat = os.fstat(said)

@@ -72,11 +72,13 @@ class JobSample:
 class Telemetry:
     """Belongs to one event loop. Call `load`, then `run`."""
 
-    def __init__(self, root: Root, settings: Callable[[], Config], driver: Driver, registry: SampledJobs) -> None:
-        """`settings` returns the present configuration. Raises OSError if there is no /proc."""
+    def __init__(
+        self, root: Root, settings: Callable[[], Config], driver: Driver, registry: SampledJobs, *, owned: bool = False
+    ) -> None:
+        """`settings` returns the present configuration. `owned`: see History. Raises OSError if there is no /proc."""
         self._settings = settings
         self._registry = registry
-        self.history = History(root.state / FILE, self._bounds)
+        self.history = History(root.state / FILE, self._bounds, owned=owned)
         self.records = Records()
         self._driver = driver
         self.recording = Recording(root, self.records, lambda: settings().telemetry.record, lambda: driver.view)

@@ -21,10 +21,7 @@ from muster.agent.jobs.explained import Explained
 from muster.agent.jobs.registry import Registry
 from muster.agent.link import supervisor_client
 from muster.agent.link.supervisor_client import LinkLost, Refused
-from muster.agent.why.causes import probable_cause
-from muster.agent.why.causes.found import Cause
-from muster.agent.why.explained_verdict import explanation
-from muster.agent.why.facts import Facts, Known, gather
+from muster.agent.why.known import Known
 from muster.supervisors.model.states import EXPLAINED
 from muster.supervisors.supervision_errors import explain
 
@@ -114,17 +111,22 @@ class Explaining:
         """Explains the end that is certain by now; when the job has ended, it is explained again."""
         try:
             async with self._limiter:
-                found = explanation(*await self._found(_as_ended(entry)))
+                found = await self._found(_as_ended(entry))
             await supervisor_client.explained(entry.paths.controls, found.recommendation, found.cause)
         except (LinkLost, Refused) as error:
             _log.info("why.epilog_not_told", job=entry.job_id, error=str(error))
         except Exception:  # a bug here must not end the daemon
             _log.exception("why.explaining_defect", job=entry.job_id)
 
-    async def _found(self, entry: Entry) -> tuple[Facts, list[Cause]]:
+    async def _found(self, entry: Entry) -> Explained:
+        # Only now: the daemon starts sooner, and most jobs do not fail.
+        from muster.agent.why.causes import probable_cause
+        from muster.agent.why.explained_verdict import explanation
+        from muster.agent.why.facts import gather
+
         folder = self._known.config().why.signatures_dir
         facts = await gather(self._known, entry, Path(folder) if folder else None)
-        return facts, probable_cause.causes(facts)
+        return explanation(facts, probable_cause.causes(facts))
 
     async def _explain_safely(self, entry: Entry) -> None:
         try:
@@ -134,7 +136,7 @@ class Explaining:
             _log.exception("why.explaining_defect", job=entry.job_id)
 
     async def _explain(self, entry: Entry) -> None:
-        found = explanation(*await self._found(entry))
+        found = await self._found(entry)
         before = entry.explained
         if found.says(before) and entry.job_id not in self._unwritten:
             return

@@ -4,23 +4,19 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 
-from muster.agent.config.schema import Config
-from muster.agent.events.event_store import EventStore
 from muster.agent.jobs.entry import Entry
 from muster.agent.logs.log_reading import RankLogFile
-from muster.agent.node.health import NodeHealth
-from muster.agent.telemetry.sampling import Telemetry
 from muster.agent.why import around as why_events
 from muster.agent.why import curves, log_signs, signatures
 from muster.agent.why.around import Events, Happening
 from muster.agent.why.curves import Minutes
+from muster.agent.why.known import Known
 from muster.agent.why.log_signs import Launched, Searched, Sign, Wanted
 from muster.agent.why.signatures import Table
 from muster.agent.why.worker_logs import Place
@@ -88,32 +84,6 @@ class Facts:
         if found is None or (found.at is not None and self.zero - found.at > REPORT_S):
             return None
         return found
-
-
-class Known(Protocol):
-    """The parts of the daemon that a report needs."""
-
-    @property
-    def events(self) -> EventStore: ...
-    @property
-    def telemetry(self) -> Telemetry: ...
-    @property
-    def health(self) -> NodeHealth: ...
-    @property
-    def config(self) -> Callable[[], Config]: ...
-    @property
-    def root(self) -> Root: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """`Known` from parts that are created one after the other."""
-
-    events: EventStore
-    telemetry: Telemetry
-    health: NodeHealth
-    config: Callable[[], Config]
-    root: Root
 
 
 async def gather(known: Known, entry: Entry, folder: Path | None) -> Facts:

@@ -14,7 +14,8 @@ from muster.agent.why.around import Happening
 from muster.agent.why.causes import causes_said, probable_cause
 from muster.agent.why.causes.found import CERTAIN, LOW, NONE, Cause
 from muster.agent.why.explained_verdict import explanation
-from muster.agent.why.facts import Facts, Known, gather
+from muster.agent.why.facts import Facts, gather
+from muster.agent.why.known import Known
 from muster.agent.why.words import of_this_attempt, shown
 from muster.probes.kernel import endings
 from muster.probes.kernel.dataclass import dataclass

@@ -9,8 +9,15 @@
 Nothing here stops, signals or slows the process, except for `native` stacks, which are opt-in.
 """
 
-from muster.probes.stacks.groups import Group, grouped
+from typing import TYPE_CHECKING
+
+from muster.probes.kernel import late_import
 from muster.probes.stacks.record import ProcessStacks, PythonThread, StackTarget, Taken, Task
-from muster.probes.stacks.taking import take
+
+if TYPE_CHECKING:
+    from muster.probes.stacks.groups import Group, grouped
+    from muster.probes.stacks.taking import take
 
 __all__ = ["Group", "ProcessStacks", "PythonThread", "StackTarget", "Taken", "Task", "grouped", "take"]
+
+__getattr__ = late_import.names(__name__, {"Group": "groups", "grouped": "groups", "take": "taking"})

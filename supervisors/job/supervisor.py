@@ -15,11 +15,10 @@ from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised, SupervisionError, Untrusted
 from muster.supervisors.system import lock
 from muster.supervisors.wire import messages
+from muster.supervisors.wire.messages import MAX_TOLD
 
 #: How a supervisor leaves: the job has ended; another one has the job; the job's files cannot be worked with.
 DONE, BUSY, UNUSABLE = 0, 3, 4
-#: Characters of a traceback that the nursery is sent.
-MAX_TOLD = 4000
 
 
 def explain(error: BaseException) -> str:

@@ -11,10 +11,12 @@ _hard: int | None = None
 
 
 def raise_limit(given: int | None = None) -> None:
-    """To the hard limit. Remembers the limit that ranks are to have: `given`, or our own of before."""
+    """To the hard limit. Remembers the limit that ranks are to have: `given`, or our own before the first time."""
     global _given, _hard
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    _given, _hard = soft if given is None else given, hard
+    if given is None:
+        given = soft if _given is None else _given
+    _given, _hard = given, hard
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

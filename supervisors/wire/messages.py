@@ -45,6 +45,8 @@ from muster.supervisors.supervision_errors import ProtocolError
 
 Message = dict[str, Any]
 
+#: Characters of a traceback that the nursery is sent.
+MAX_TOLD = 4000
 #: A longer line is refused: no message is near it.
 MAX_LINE = 65536
 #: How the answer to an operation begins that this release does not have.

@@ -15,7 +15,6 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from muster.agent import protobuf_times, threads
-from muster.agent.api import report_json
 from muster.agent.api.job_messages import JobMessages
 from muster.agent.api.services import ServerContext, caller
 from muster.agent.errors import InvalidRequest, JournalUnreadable, SupervisorUnreachable
@@ -24,8 +23,6 @@ from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
 from muster.agent.messages import convert
 from muster.agent.text import plain
-from muster.agent.why import page
-from muster.agent.why import report as why_report
 from muster.supervisors.model.spec import MAX_GRACE_S, Violation
 from muster.supervisors.model.states import State
 from muster.v1 import job_pb2, job_pb2_grpc
@@ -230,6 +227,10 @@ class JobService(job_pb2_grpc.JobServiceServicer):
 
     async def GetReport(self, request: job_pb2.GetReportRequest, context: "_Context") -> job_pb2.GetReportResponse:
         """See job.proto. Raises JobNotFound."""
+        from muster.agent.api import report_json  # only now: the daemon starts sooner
+        from muster.agent.why import page
+        from muster.agent.why import report as why_report
+
         entry = await self._server.registry.get(request.job_id)
         folder = self._server.config().why.signatures_dir
         signatures = Path(folder) if folder else None

@@ -31,6 +31,8 @@ from muster.supervisors.system import trust
 #: gives itself less: MARGIN_S and LAST_WORDS_S in agent/ending.py.)
 START_S = 30.0
 END_S = 90.0
+#: Seconds between two looks whether it listens.
+PROBE_S = 0.003
 #: Seconds between two starts of a daemon that ends again and again.
 AGAIN_S = 1.0
 #: Seconds that a daemon without a job may take to end; for so long no signal ends the wait.
@@ -98,7 +100,7 @@ class Standalone:
                 )
             if time.monotonic() > end:
                 raise Failure(f"the daemon of this job does not answer:\n{self._last_words()}", Exit.MUSTER_FAILED)
-            time.sleep(0.01)
+            time.sleep(PROBE_S)
 
     def close(self) -> None:
         """It is not needed any more, and is not started again."""
@@ -164,10 +166,9 @@ def bring(
     read_end, write_end = os.pipe()
     claim: LogClaim | None = None
     try:
-        if log_dir is not None:
-            _link_logs(root, Path(log_dir))
-            if job_id:
-                claim = log_claim.claim(Path(log_dir), job_id, node_rank)
+        _make_folders(root, log_dir)
+        if log_dir is not None and job_id:
+            claim = log_claim.claim(Path(log_dir), job_id, node_rank)
         own = Standalone(root, read_end, interrupts, claim.fd if claim is not None else -1)
     except BaseException:
         if claim is not None:
@@ -211,6 +212,17 @@ def _new_root() -> Path:
     )
 
 
+def _make_folders(root: Path, log_dir: str | None) -> None:
+    """What the daemon's nursery needs, which starts before the daemon has looked at anything. Raises Failure."""
+    places = Root.under(root)
+    for folder in (places.run, places.log):
+        if folder == places.log and log_dir is not None:
+            _link_logs(root, Path(log_dir))
+            continue
+        folder.mkdir()
+        folder.chmod(0o755)  # as the daemon would
+
+
 def _link_logs(root: Path, log_dir: Path) -> None:
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
@@ -250,14 +262,12 @@ def _spawn(root: Path, owner_fd: int, claim_fd: int) -> subprocess.Popen[bytes]:
 def _end(daemon: "subprocess.Popen[bytes]", grace_s: float, interrupts: Interrupts) -> bool:
     """Waits for the end of a daemon whose pipe is closed; a daemon with a job stops it first, which takes its grace. A
     signal that asks for something new ends that: false, and the daemon goes on."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        daemon.wait(TIDY_S)
+    if _has_ended(daemon, TIDY_S):
         return True
     note(f"waiting for the daemon of this job (pid {daemon.pid}) to exit")
     asked, end = interrupts.asked, time.monotonic() + grace_s + END_S
     while time.monotonic() < end:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            daemon.wait(LOOK_S)
+        if _has_ended(daemon, LOOK_S):
             return True
         if interrupts.asked > asked:
             note(f"no longer waiting: the daemon of this job (pid {daemon.pid}) stops the job and exits")
@@ -266,6 +276,17 @@ def _end(daemon: "subprocess.Popen[bytes]", grace_s: float, interrupts: Interrup
     daemon.kill()
     daemon.wait()
     return True
+
+
+def _has_ended(daemon: "subprocess.Popen[bytes]", seconds: float) -> bool:
+    """Whether it ends within so many seconds. Returns as soon as it does; `Popen.wait` looks each 50 ms."""
+    if daemon.poll() is None:  # so its pid is not another's
+        pidfd = os.pidfd_open(daemon.pid)
+        try:
+            process.wait_ended(pidfd, seconds)
+        finally:
+            os.close(pidfd)
+    return daemon.poll() is not None
 
 
 def _tidy(own: Standalone, logs_elsewhere: bool) -> None:

@@ -43,9 +43,14 @@ _log = structlog.get_logger(__name__)
 class History:
     """Belongs to one event loop."""
 
-    def __init__(self, path: Path, bounds: Callable[[], Bounds], *, wall: Callable[[], float] = time.time) -> None:
-        """`bounds` gives the present ones, `wall` seconds since the epoch. `load`, then `run` make it lasting."""
+    def __init__(
+        self, path: Path, bounds: Callable[[], Bounds], *, wall: Callable[[], float] = time.time, owned: bool = False
+    ) -> None:
+        """`bounds` gives the present ones, `wall` seconds since the epoch. `load`, then `run` make it lasting.
+        `owned`: the file is removed with the daemon, so that a new one is begun by the first readings for it, and the
+        last ones are not written."""
         self._path = path
+        self._owned, self._is_new = owned, owned and not path.exists()
         self._bounds = bounds
         self._wall = wall
         self._database: Database | None = None
@@ -184,6 +189,8 @@ class History:
 
     async def load(self) -> None:
         """Opens the file, and begins another where it is damaged. Never raises: without it there is no history."""
+        if self._is_new:
+            return
         if not await self._flush(0):
             await self._flush(0)
         if self._database is not None:
@@ -202,7 +209,8 @@ class History:
                 await self._flush(HOLD)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_S):
-                await self._flush(0)
+                if not self._owned:
+                    await self._flush(0)
                 await self._close()
 
     async def _flush(self, hold: int) -> bool:

@@ -1,13 +1,16 @@
 """What a command imports: each module is time that a person waits for (`make bench` has the times)."""
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 
 from muster.agent.cli.main import COMMANDS, cli
-from tests.conftest import Daemon
+from tests.conftest import BIN, Daemon
 
 #: What no command needs that makes a call and prints the answer. gRPC's import alone would bring the first two.
 HEAVY = {
@@ -16,6 +19,14 @@ HEAVY = {
 }
 #: Modules of muster that a command may import: so many are there now, and each further one is to be asked for.
 OWN = {"--help": 22, "ps": 38, "status x": 38, "logs x": 41, "stop x": 39, "events": 37, "node": 39}
+#: What the daemon of one job does not need before it listens, nor until a job has failed, is watched or asked about.
+LATER = {
+    *("rich.console", "psutil", "google.protobuf.text_format", "google.protobuf.json_format", "http.client"),
+    *("muster.agent.why.facts", "muster.agent.why.report", "muster.agent.api.report_json", "muster.probes.hang.rule"),
+    *("muster.probes.library", "muster.probes.stacks.taking", "muster.supervisors.job.supervisor"),
+}
+#: Modules of muster that this daemon imports before it listens.
+DAEMON = 359
 
 
 def imported(*arguments: str) -> set[str]:
@@ -48,3 +59,17 @@ def test_the_help_of_muster_says_what_the_command_says(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None and command.name == name
     assert command.get_short_help_str(limit=200) == COMMANDS[name][2]
+
+
+def test_the_daemon_of_a_standalone_run_imports_what_it_needs_before_it_listens(tmp_path: Path) -> None:
+    # Python writes each import to stderr, which is the daemon's log; the folder with that stays where a job has failed.
+    env = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", "TMPDIR": str(tmp_path)}
+    command = [str(BIN / "muster"), "run", "--standalone", "-q", "--skip-check", "--", "false"]
+    assert subprocess.run(command, env=env, capture_output=True, timeout=60, check=False).returncode == 1
+    (log,) = tmp_path.glob("muster-*/musterd.log")
+    before, serving, _ = log.read_text().partition('"event": "serving"')
+    found = set(re.findall(r"^import time: .*\| +(\S+)$", before, re.MULTILINE))
+    assert serving and "muster.agent.wiring" in found
+    assert found & LATER == set()
+    own = sorted(name for name in found if name.partition(".")[0] == "muster")
+    assert len(own) <= DAEMON, own

@@ -39,9 +39,9 @@ def clock() -> Clock:
 
 
 @asynccontextmanager
-async def opened(path: Path, clock: Clock) -> AsyncIterator[History]:
-    """Loaded and running; what is left is written at the end."""
-    made = History(path, lambda: clock.bounds, wall=clock)
+async def opened(path: Path, clock: Clock, *, owned: bool = False) -> AsyncIterator[History]:
+    """Loaded and running; what is left is written at the end, unless it is owned."""
+    made = History(path, lambda: clock.bounds, wall=clock, owned=owned)
     with anyio.fail_after(60):
         await made.load()
         async with anyio.create_task_group() as tasks:
@@ -76,6 +76,26 @@ async def test_what_was_just_noted_is_there_and_after_a_restart_too(tmp_path: Pa
         # What is on disk and what waits come together in one step.
         (found,) = await made.card("GPU-1", 2, T0, T0 + 10, 4.0)
         assert found.steps[0].values[UTIL] == (2.5, 1.0, 4.0)
+
+
+async def test_the_history_of_an_owned_daemon_goes_with_it(tmp_path: Path, clock: Clock):
+    path = tmp_path / "x.db"
+    async with opened(path, clock, owned=True) as made:
+        assert not path.exists()
+        note(made, clock, CARD, [1.0, 2.0])
+        (found,) = await made.card("GPU-1", 2, T0, T0 + 10, 1.0)
+        assert means(found) == [1.0, 2.0]
+    assert not path.exists()
+
+
+async def test_the_successor_of_an_owned_daemon_goes_on_with_its_history(tmp_path: Path, clock: Clock):
+    path = tmp_path / "x.db"
+    async with opened(path, clock) as made:
+        made.tell(CARD, SeriesFacts("nvidia", 2))
+        note(made, clock, CARD, [1.0])
+    async with opened(path, clock, owned=True) as made:
+        (found,) = await made.card("GPU-1", 2, T0, T0 + 10, 1.0)
+        assert means(found) == [1.0]
 
 
 async def test_metrics_of_one_time_come_together(tmp_path: Path, clock: Clock):
