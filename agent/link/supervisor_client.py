@@ -20,9 +20,12 @@ Figures = dict[int, tuple[float, int]]
 @dataclass(frozen=True, slots=True)
 class JournalChange:
     """A report of a supervisor: bytes of the journal that are on disk, a record that it owes to the journal, why
-    records cannot be written (empty: none waits), or the lost bytes of open gaps. The other fields are None."""
+    records cannot be written (empty: none waits), or the lost bytes of open gaps. The other fields are None.
+    `records`: those of the journal between the sizes `behind` and `size`; none where they are to be read there."""
 
     size: int | None = None
+    behind: int = -1
+    records: tuple[Record, ...] = ()
     owed: Record | None = None
     gaps: Figures | None = None
     refused: str | None = None
@@ -38,7 +41,9 @@ async def next_change(connection: Connection) -> JournalChange:
     while True:
         message = await connection.receive()
         if message["op"] == "journal":
-            return JournalChange(size=int(message["size"]))
+            return JournalChange(
+                int(message["size"]), int(message.get("behind", -1)), tuple(message.get("records", ()))
+            )
         if message["op"] == "owed" and isinstance(record := message.get("record"), dict):
             return JournalChange(owed=record)
         if message["op"] == "refused":

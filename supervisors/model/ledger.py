@@ -17,13 +17,18 @@ class Ledger:
     records that are owed, and the next commit writes them first.
     """
 
-    def __init__(self, paths: JobPaths, contents: Contents, publish: Callable[[int, list[Record]], None]) -> None:
-        """`publish` is called after each change with the size of the journal and the records that are owed to it."""
+    def __init__(
+        self, paths: JobPaths, contents: Contents, publish: Callable[[int, list[Record], int, list[Record]], None]
+    ) -> None:
+        """`publish` is called after each change with the size of the journal, the records that are owed to it, the
+        size at the time before and the records that were written since."""
         self.job: Job = replay(contents.records)
         self._path = paths.journal
         self.writer = Writer(paths.journal, contents)
         self._publish = publish
         self._owed: list[Record] = []
+        #: Written since the last telling, behind this size.
+        self._told_to, self._written = self.writer.size, list[Record]()
         #: Why the journal takes no record; None while it does.
         self.trouble: OSError | None = None
 
@@ -72,12 +77,13 @@ class Ledger:
             self._tell()
 
     def _write(self, records: list[Record], sync: bool) -> None:
-        owed = bool(self._owed)
+        owed, first = bool(self._owed), self.writer.next_number
         try:
             self.writer.append(records, sync=sync or owed)
         except OSError as error:
             self.trouble = error
             raise
+        self._written += [{"n": first + i} | record for i, record in enumerate(records)]
         self._owed, self.trouble = [], None
 
     def _apply(self, records: list[Record]) -> None:
@@ -86,5 +92,7 @@ class Ledger:
             apply(self.job, {"n": number + i} | record)
 
     def _tell(self) -> None:
-        first = self.writer.next_number
-        self._publish(self.writer.size, [{"n": first + i} | record for i, record in enumerate(self._owed)])
+        first, before, written = self.writer.next_number, self._told_to, self._written
+        self._told_to, self._written = self.writer.size, []
+        owed = [{"n": first + i} | record for i, record in enumerate(self._owed)]
+        self._publish(self.writer.size, owed, before, written)

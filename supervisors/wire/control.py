@@ -304,11 +304,13 @@ class JournalServer(ControlServer):
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
-    def publish(self, size: int, owed: list[Record]) -> None:
-        """`owed`: all that is owed now, in order; watchers are sent those records that are new."""
+    def publish(self, size: int, owed: list[Record], before: int, written: list[Record]) -> None:
+        """`owed`: all that is owed now, in order; watchers are sent those records that are new. `written`: behind the
+        size `before`; where they are few, watchers are sent them, too, and need not read the journal."""
         messages: list[wire.Message] = []
         if size != self._size or not owed:
-            messages.append({"op": "journal", "size": size})
+            few = size - before <= wire.MAX_RECORDS
+            messages.append({"op": "journal", "size": size} | ({"behind": before, "records": written} if few else {}))
         messages += [{"op": "owed", "record": record} for record in owed if record["n"] > self._sent]
         self._size, self._owed = size, owed
         self._sent = owed[-1]["n"] if owed else self._sent

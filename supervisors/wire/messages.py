@@ -4,6 +4,8 @@ Both ends first say `hello` with the protocol's number. What a supervisor unders
 
     {"op": "hello", "protocol": 1}            -> {"op": "hello", "ok": true, "protocol": 1, "pid": 4711}
     {"op": "watch"}                           -> {"op": "journal", "size": N} now and after each record that is on disk,
+                                                 then mostly with "behind": M, "records": [{...}, ...]: what N has and M
+                                                 had not
                                                  {"op": "owed", "record": {...}} for each that could not be written yet
                                                  {"op": "refused", "why": "..."}: why they could not (empty: they
                                                  can again), now and when that changes
@@ -45,6 +47,8 @@ from muster.supervisors.supervision_errors import ProtocolError
 
 Message = dict[str, Any]
 
+#: Bytes of new records that watchers are sent; more of them they read in the journal.
+MAX_RECORDS = 16384
 #: Characters of a traceback that the nursery is sent.
 MAX_TOLD = 4000
 #: A longer line is refused: no message is near it.

@@ -51,7 +51,7 @@ OPTIONS = [
 ]
 
 
-def outcome(action: Any) -> object:
+def outcome(action: Any) -> Any:
     """What an action returns, or the kind of its error and what that says."""
     try:
         return action()

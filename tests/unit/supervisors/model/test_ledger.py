@@ -51,8 +51,10 @@ class Desk:
         self.owed: list[Record] = []
         self.ledger = Ledger(self.paths, journal.read(self.paths.journal), self.tell)
 
-    def tell(self, size: int, owed: list[Record]) -> None:
+    def tell(self, size: int, owed: list[Record], before: int, written: list[Record]) -> None:
         self.owed = owed
+        # Who has read the journal up to `before` need not read it.
+        assert journal.read(self.paths.journal, before, len(self.records) - len(written)).records == written
         self.told.append((size, self.paths.journal.stat().st_size, self.ledger.job.state))
 
     @property
