@@ -45,6 +45,8 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(FIGURES)}")
 
+    # With it, each process would compile all of its modules, which no installation does.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     rows: list[Row] = []
     failed = False
     load_before = os.getloadavg()[0]

@@ -21,7 +21,8 @@ JOBS = 28
 WARM_UP = 2
 #: Between two ranks' exits, in seconds: each of them is an event of its own.
 APART_S = 0.03
-BUDGET_MS = 5.0
+#: In ms: of the median, and of 99 in 100; the same for exits one by one and for all of a gang at once.
+BUDGET_MS, BUDGET_P99_MS = 3.0, 10.0
 
 # The last thing that a rank does is to note the time; it writes beside its output, so that nobody is awake for it.
 _RANK = """
@@ -67,15 +68,13 @@ def run(peers: Peers) -> Iterator[Row]:
         finally:
             watcher.close()
     peer = "torchrun and the ModelArts launcher poll: each 100 ms, each 1 s"
-    p50 = percentile(apart, 50)
-    yield Row(
-        "exit to event, p50", p50, "ms", budget=f"under {BUDGET_MS:g} ms", met=p50 < BUDGET_MS,
-        note=f"{len(apart)} exits, p90 {percentile(apart, 90):.1f} ms, largest {max(apart):.1f} ms; {peer}",
-    )  # fmt: skip
-    yield Row(
-        f"exit to event, {RANKS} ranks at once, p50", percentile(at_once, 50), "ms",
-        note=f"{len(at_once)} exits, p90 {percentile(at_once, 90):.1f} ms, largest {max(at_once):.1f} ms",
-    )  # fmt: skip
+    for what, late in (("exit to event", apart), (f"exit to event, {RANKS} ranks at once", at_once)):
+        p50, p99 = percentile(late, 50), percentile(late, 99)
+        yield Row(
+            f"{what}, p50", p50, "ms", budget=f"at most {BUDGET_MS:g} ms", met=p50 <= BUDGET_MS,
+            note=f"{len(late)} exits, p90 {percentile(late, 90):.1f} ms, largest {max(late):.1f} ms; {peer}",
+        )  # fmt: skip
+        yield Row(f"{what}, p99", p99, "ms", budget=f"at most {BUDGET_P99_MS:g} ms", met=p99 <= BUDGET_P99_MS)
 
 
 def _delays(here: node.Node, watcher: Watcher, apart: float) -> list[float]:
