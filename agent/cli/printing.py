@@ -1,6 +1,5 @@
 """Output of the commands: data to stdout, everything else to stderr."""
 
-import json
 import os
 import select
 import sys
@@ -59,11 +58,15 @@ def emit(text: str) -> None:
 
 def emit_json(value: Mapping[str, Any], *, line: bool = False) -> None:
     """Writes an object, indented; with `line` on one line."""
+    import json  # only now: a table needs none
+
     emit(json.dumps(value, ensure_ascii=False, indent=None if line else 2) + "\n")
 
 
 def emit_json_list(name: str, values: Iterable[Mapping[str, Any]]) -> None:
     """Writes an object with one list, indented; writes each value of the list as soon as it arrives."""
+    import json
+
     begin = f'{{\n  "{name}": ['
     between = begin + "\n"
     for value in values:

@@ -15,12 +15,15 @@ import functools
 import os
 import select
 import signal
-import socket
 import struct
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muster.probes.kernel.dataclass import dataclass
+
+if TYPE_CHECKING:
+    import socket
 
 #: Of the pid namespace that the kernel began with (include/linux/proc_ns.h, PROC_PID_INIT_INO).
 _FIRST_NAMESPACE = "pid:[4026531836]"
@@ -42,9 +45,11 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def peer(connection: socket.socket) -> tuple[int, int]:
+def peer(connection: "socket.socket") -> tuple[int, int]:
     """Pid and uid of the process at the other end of a unix socket, as they were when it connected or began to listen.
     The pid is 0 where it is in a PID namespace that cannot be seen from here. Raises OSError."""
+    import socket  # only now: not every command asks a socket
+
     pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return pid, uid
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +48,8 @@ class Address:
         if self.path is None:
             self._probe_tcp(timeout)
             return
+        import socket  # here and below: `muster --help` asks nobody
+
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.settimeout(timeout)
@@ -73,6 +74,8 @@ class Address:
     def listener(self, timeout: float = 5.0) -> int:
         """Pid of the process that listens on the unix socket, whether or not it answers; 0 where it is in a PID
         namespace that cannot be seen from here, and over TCP. Raises OSError."""
+        import socket
+
         if self.path is None:
             return 0
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
@@ -81,6 +84,7 @@ class Address:
             return process.peer(sock)[0]
 
     def _probe_tcp(self, timeout: float) -> None:
+        import socket
         import ssl  # costs 10 ms, which commands on the node itself save
 
         assert self.tls is not None  # no address over TCP is made without

@@ -149,10 +149,14 @@ def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, lab
         Interrupts(hangup=True) as interrupts,
         standalone.bring(log_dir, grace_s, interrupts, spec.job_id, spec.node_rank) as own,
     ):
-        from muster.agent.cli.client.calls import connect  # takes a while, during which the daemon starts
+        # All of this takes a while, during which the daemon starts.
+        from muster.agent.cli.client import follow  # noqa: F401
+        from muster.agent.cli.client.calls import connect
+        from muster.agent.cli.spec import submit  # noqa: F401
+        from muster.agent.logs import labels  # noqa: F401
 
-        own.wait_ready()
         with connect(own.address) as connection:
+            own.wait_ready()
             job = _Attached(connection, interrupts, spec, show=show, quiet=quiet, label=label, own=True)
             code = job.run()
         # msrun leaves a file of each worker, too, whatever the end was.
