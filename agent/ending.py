@@ -82,7 +82,7 @@ class Ending:
             tasks.start_soon(self._end_jobs, ask, end_signals.name(number))
 
     async def end_with_owner(self, fd: int) -> None:
-        """Ends jobs and daemon when nobody holds the other end of the pipe `fd` any more."""
+        """Ends jobs and daemon once no process holds the other end of the pipe `fd`."""
         while True:
             await anyio.wait_readable(fd)
             if not os.read(fd, 4096):

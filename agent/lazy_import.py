@@ -11,7 +11,7 @@ from types import ModuleType
 @contextmanager
 def of(*names: str) -> Iterator[None]:
     """Within the `with`, an import of these modules only notes them: the first use of an attribute runs them. That use
-    must not be in two threads at once (python/cpython#86826). Modules that are there already stay as they are."""
+    must not be in two threads at once (python/cpython#86826). Modules that are already imported stay as they are."""
     finder = _Finder(frozenset(names))
     sys.meta_path.insert(0, finder)  # its base class, importlib.abc, would import 20 modules
     try:

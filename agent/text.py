@@ -136,7 +136,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def table_parts(head: Sequence[str], parts: Iterable[Sequence[Sequence[str]]]) -> Iterator[str]:
-    """The same of rows that come in parts, each as soon as it is there. A column gets wider where a later part needs
+    """The same of rows that come in parts, each as soon as it comes. A column gets wider where a later part needs
     it; the lines before are not aligned with it then. Without any rows there is the head alone."""
     widths = [0] * len(head)
     lines = [list(head)]

@@ -52,6 +52,6 @@ def _past(past: PastAttempt) -> dict[str, Any]:
 
 
 def _dict(message: Message) -> dict[str, Any]:
-    """With the API's JSON names; zeros and empty lists are there too."""
+    """With the API's JSON names; includes zeros and empty lists."""
     found: dict[str, Any] = MessageToDict(message, always_print_fields_with_no_presence=True)
     return found

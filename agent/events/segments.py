@@ -54,7 +54,7 @@ class Segment:
             self._noted.append((number, offset))
 
     def unnote(self, offset: int) -> None:
-        """Lines from this offset on were not written after all."""
+        """Removes the notes of lines from this offset on: writing them failed."""
         del self._noted[bisect_left(self._noted, offset, key=lambda noted: noted[1]) :]
 
     def offset_of(self, number: int) -> int:

@@ -1,8 +1,8 @@
-"""What SIGTERM, SIGINT and SIGHUP ask of a process that has jobs to end: the command `muster run`, and the daemon.
+"""The effect of SIGTERM, SIGINT and SIGHUP on processes with jobs to end: the command `muster run`, and the daemon.
 
-Nobody sends one signal: Slurm sends SIGTERM, SIGCONT and SIGTERM within 4 ms at a time limit, an init signals every
-process of a container, a script forwards what its process group got as well. So what comes right behind a signal is the
-same wish. Ctrl-C pressed twice is not.
+A request to end often sends several signals: Slurm sends SIGTERM, SIGCONT and SIGTERM within 4 ms at a time limit, an
+init signals every process of a container, a script forwards a signal that its process group got as well. So a signal
+right after another one is the same request. Ctrl-C pressed twice is a second request.
 """
 
 import enum

@@ -21,8 +21,8 @@ OWN_ENVIRONMENT = "Make the environment as root, for instance in /opt/muster"
 
 
 def refuse_others(path: Path) -> None:
-    """Raises StartupError where another user than root and the daemon's can change `path` or put another file or folder
-    in its place; what is not there yet is fine. Raises OSError."""
+    """Raises StartupError if a user other than root and the daemon's can change `path` or put another file or folder in
+    its place; the path need not exist yet. Raises OSError."""
     try:
         trust.check(path)
     except Untrusted as error:

@@ -31,7 +31,7 @@ DEGRADES = (
 )  # fmt: skip
 #: What to do where an error of a folder has no usual remedy.
 OTHER_ROOT = "give --root a folder that you may write to"
-#: What to do about a folder that was there.
+#: The remedy for a folder that disappeared.
 MOVED = "the folder is not there any more: move it back, or make it"
 
 
@@ -139,7 +139,7 @@ def writable_for_job(jobs: Path, ranks: int) -> None:
 
 def digest_key(state: Path) -> bytes:
     """The key of the digests of specs, made once, so that an equal spec has an equal digest for as long as this
-    folder is there. Where it cannot be kept: for as long as this daemon is."""
+    folder is there. If it cannot be written: for the life of this daemon."""
     path = state / "digest.key"
     with contextlib.suppress(OSError, ValueError):
         key = bytes.fromhex(trust.read(path).decode("ascii"))

@@ -113,7 +113,7 @@ class Turns:
 
 
 class _Of:
-    """What there is one of per event loop."""
+    """The state of one event loop."""
 
     def __init__(self) -> None:
         self.sending = Turns(pauses=True)

@@ -191,7 +191,7 @@ def _outcome(rank: lifecycle.Rank, job_ended: bool) -> "job_pb2.RankOutcome.Valu
         return job_pb2.RankOutcome.Value(f"RANK_OUTCOME_{rank.outcome.value}")
     if not job_ended:
         return job_pb2.RANK_OUTCOME_UNSPECIFIED
-    # A process that was there and of whose end nothing was written down: unknown, and said to be.
+    # A process that ran and whose end is on no record: reported as unknown.
     return job_pb2.RANK_OUTCOME_LOST if rank.pid else job_pb2.RANK_OUTCOME_NOT_STARTED
 
 

@@ -65,7 +65,7 @@ class CountedCards(Protocol):
 
     @property
     def view(self) -> View:
-        """What is known of the cards."""
+        """The state of the cards."""
 
 
 class Node(Protocol):

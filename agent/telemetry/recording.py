@@ -45,7 +45,7 @@ class LogCounts:
         self._seen: dict[Path, LogCount] = {}
 
     def look(self, logs: Sequence[Path]) -> Mapping[Path, LogCount]:
-        """Of the logs that are there; the others are forgotten. Of what came since the look before, lines of the last
+        """Of the existing logs; the others are forgotten. Of what came since the look before, lines of the last
         64 KiB count; a log that cannot be read has those that it had. Raises OSError where the folder cannot be."""
         found: dict[Path, LogCount] = {}
         layouts = self._folder.look(logs)

@@ -71,7 +71,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What does not change while the card is there.
+    """The unchanging facts of a card.
 
     `index` is the number by which jobs lease it and muster shows it: NVML's, or the physical one of an Ascend chip;
     what the processes of a job are given instead: probes/cards/visible.py. `uuid` is the same over reboots and in

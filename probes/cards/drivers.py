@@ -79,7 +79,7 @@ class Finder:
         return failed if failed is not None and not slots else FoundDriver(SLOT, slots)
 
     def by_node(self) -> FoundDriver:
-        """What is there to see without any driver."""
+        """The cards that are visible without any driver."""
         kind, nodes = by_node(self._dev)
         return (
             FoundDriver(kind, tuple(nodes))

@@ -16,7 +16,7 @@ _KEPT = 4096
 
 
 class Listening:
-    """For one task that fetches. The thread is there from its first call on, and ends by itself after `close`."""
+    """For one task that fetches. The first call starts the thread; it ends after `close`."""
 
     def __init__(self) -> None:
         self._events: deque[CardEvent] = deque(maxlen=_KEPT)

@@ -41,7 +41,7 @@ class Seen(Generic[T]):
 class View:
     """What is known of the cards: a snapshot that is replaced and never changed.
 
-    A value of a card that did not answer is not there. `sick` has the cards whose last call of some kind failed; one
+    A card that did not answer has no value. `sick` has the cards whose last call of some kind failed; one
     that hangs is HANG whatever was asked, and has no values at all. `driver`: what is wrong with all of it.
     """
 

@@ -38,7 +38,7 @@ class CardAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CardsWanted:
-    """Just the cards `indices`, or `count` many of those that are there, or `every` one; of `kind` ("" for whatever the
+    """Just the cards `indices`, or `count` of the existing ones, or `every` one; of `kind` ("" for whatever the
     host has)."""
 
     indices: tuple[int, ...] = ()

@@ -1,8 +1,7 @@
-"""What checks remember between two looks: looks in a row, shares of a window, what was seen once.
+"""The memory of checks between two looks: looks in a row, shares of a window, values that were seen once.
 
-All times are seconds of one clock that only goes on (CLOCK_BOOTTIME), so that a step of the wall clock does nothing.
-Looks in quick succession, as somebody makes by hand, count once: else five calls of a command would be five looks in
-a row.
+All times are seconds of CLOCK_BOOTTIME, so a step of the wall clock has no effect. Looks in quick succession count
+once: otherwise five calls of a command would be five looks in a row.
 """
 
 from collections import deque
@@ -45,7 +44,7 @@ class Streaks:
         return row
 
     def keep(self, name: str, keys: Collection[Key]) -> None:
-        """Forgets the keys of `name` that are not among `keys`: what they were about is not there any more."""
+        """Forgets the keys of `name` that are not among `keys`: their devices no longer exist."""
         for key in [k for k in self._rows if k[0] == name and k not in keys]:
             del self._rows[key]
 
@@ -92,7 +91,7 @@ class Memory:
         self.streaks = Streaks()
         self._shares: dict[Key, Share] = {}
         self._rates: dict[Key, Rate] = {}
-        #: Cards that were there.
+        #: Cards that existed.
         self.inventory = Inventory() if inventory is None else inventory
         #: The most links of each card that were up at one time, by what it is.
         self.links: dict[str, int] = {}

@@ -29,7 +29,7 @@ class Remembered:
 
     @property
     def place(self) -> str:
-        """What it is called while it is not there."""
+        """Its name while it is missing."""
         return self.bus_id or self.uuid or self.serial
 
     @property

@@ -26,7 +26,7 @@ def still(item: str, device: str, code: Code, results: Sequence[CheckResult]) ->
         return None if any(_unsure(r) for r in here) else False
     whole = [r for r in mine if not r.device]
     if any(r.code is Code.NODE_NOT_APPLICABLE for r in whole) and len(mine) == len(whole):
-        return False  # what the item looks at is not there any more
+        return False  # the checked thing no longer exists
     if device.startswith("card ") or not mine or any(_unsure(r) for r in whole):
         return None
     return False  # the mount or port was removed

@@ -1,4 +1,4 @@
-"""Takes the stacks of many processes at a time, in a time that is bounded whatever hangs."""
+"""Takes the stacks of many processes at once, within a bounded time even if a process hangs."""
 
 import time
 from collections import defaultdict

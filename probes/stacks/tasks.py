@@ -1,6 +1,6 @@
-"""What the kernel tells of a process and its threads, in /proc. Nothing here disturbs the process.
+"""A process and its threads as /proc shows them. Nothing here disturbs the process.
 
-All of it blocks, and may do so for ever: `cmdline` takes a lock that a process in state D can hold.
+Every function blocks, possibly for ever: `cmdline` takes a lock that a process in state D can hold.
 """
 
 import contextlib

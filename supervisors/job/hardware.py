@@ -38,7 +38,7 @@ def fault(job: Job, faults: Path) -> str:
 
 
 def gone(card_kind: str, cards: Sequence[int], nodes: dict[int, str] | None) -> list[str]:
-    """A sentence where device nodes that the job was given are not there any more."""
+    """A sentence if device nodes of the job's cards were removed."""
     if nodes is None:
         name = NODES.get(card_kind)
         nodes = {card: name.format(card) for card in cards} if name else {}

@@ -76,7 +76,7 @@ def unrecorded(job: Job, sent: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def write(path: Path, order: StopOrder) -> None:
-    """Replaces what was there. Raises OSError."""
+    """Replaces an earlier order. Raises OSError."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     try:

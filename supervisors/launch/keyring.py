@@ -13,7 +13,8 @@ _JOIN_SESSION_KEYRING = 1
 
 
 def begin_own() -> None:
-    """A new one, for this process and all that it starts from now on. Best effort: a kernel may have no keys."""
+    """Creates a session keyring for this process and its future children. Best effort: a kernel may have no
+    keyrings."""
     number = _KEYCTL.get(os.uname().machine)
     if number is not None:
         ctypes.CDLL(None).syscall(number, _JOIN_SESSION_KEYRING, None)

@@ -67,7 +67,7 @@ def is_same(number: int, uuid: str, other: int, other_uuid: str) -> bool:
 
 def number_now(number: int, uuid: str, shown: Mapping[int, str]) -> int | None:
     """The number that a card has now which had `number`. `shown`: the UUIDs of the cards that there are, by number
-    ("": not told). None: it is not there, and its number is another card's."""
+    ("": not told). None: it is missing, and its number belongs to another card."""
     same = [index for index, other in shown.items() if uuid and other == uuid]
     if len(same) == 1:
         return same[0]

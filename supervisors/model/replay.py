@@ -83,8 +83,8 @@ def place(job: Job, r: Record) -> None:
 
 
 def _planned(job: Job, r: Record) -> None:
-    """As `accepted`, once the rank table was there: card_kind, master_addr, master_port, where the ranks are, and
-    table: the path of the one that they are given (one without devices is none)."""
+    """As `accepted`, once the rank table exists: card_kind, master_addr, master_port, the places of the ranks, and
+    table: the path of the table that they get (a table without devices counts as none)."""
     job.card_kind, job.master_addr, job.master_port = r["card_kind"], r["master_addr"], r["master_port"]
     job.planned, job.table = True, r["table"]
     place(job, r)

@@ -42,7 +42,7 @@ class Retired:
             self._over()
             return
         if self._client is None:
-            with contextlib.suppress(OSError):  # it is not there yet
+            with contextlib.suppress(OSError):  # it does not exist yet
                 self._connect()
         for job_id, pid, status in list(self._jobs.ends()):
             if self._client is not None:

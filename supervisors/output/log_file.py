@@ -280,7 +280,7 @@ class LogFile:
         self._offset += len(data)
 
     def last_line(self) -> bytes:
-        """The end of what was written, as far as 256 bytes reach."""
+        """The last line of the output so far, at most 256 bytes."""
         return os.pread(self.fd, 256, max(0, self._offset - 256)).rstrip(b"\n").rpartition(b"\n")[2]
 
     def read_limit(self, now: float) -> None:

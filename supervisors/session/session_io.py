@@ -232,8 +232,8 @@ class Inlet:
         self._write()
 
     def end(self, offset: int) -> None:
-        """Nothing comes behind `offset`. A terminal's user presses ^D: once more where a line was begun, as the first
-        one only hands that over. Raises ProtocolError."""
+        """The input ends at `offset`. On a terminal muster sends ^D, and a second one in an unfinished line, as the
+        first one only submits that line. Raises ProtocolError."""
         if offset != self.had:
             raise ProtocolError(f"the end of the input at {offset} where {self.had} bytes came")
         if self._closed:

@@ -91,7 +91,7 @@ class Loop:
         self.add(self._wake_read, self._on_signal)
 
     def add(self, fd: int, callback: Callback, events: int = select.EPOLLIN) -> None:
-        """Calls `callback` whenever one of the `events` (of epoll) is there."""
+        """Calls `callback` at each of the `events` (of epoll)."""
         self._epoll.register(fd, events)
         self._callbacks[fd] = callback
 

@@ -50,7 +50,7 @@ def own() -> str:
 
 
 def enter(unit: str, description: str) -> str:
-    """Moves this process into the scope `unit`, which is made unless it is there. Returns why it could not be, a
+    """Moves this process into the scope `unit`, which systemd creates unless it exists. Returns why it could not be, a
     sentence; empty where it is done."""
     if own() == unit:
         return ""
@@ -98,7 +98,7 @@ def _start(unit: str, description: str) -> str:
 
 
 def _join(unit: str) -> str:
-    """It is there: a predecessor's, in which something of the job still lives."""
+    """Joins an existing scope: a predecessor's, with a living process of the job. Returns why it could not."""
     mounts = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
     for folder in (Path(mount, SLICE, unit) for mount in mounts):
         # Where controllers are handed down, processes live in the leaves only (leaves: cgroups.py).

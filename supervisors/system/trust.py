@@ -33,14 +33,14 @@ _ACL_WRITE = 0x02
 
 def check(path: Path) -> None:
     """Raises Untrusted where another user than root and our own can change the file or folder `path`, or put another
-    in its place: the message names the ancestor and the remedy. What is not there yet is fine. Raises OSError."""
+    in its place: the message names the ancestor and the remedy. The path need not exist yet. Raises OSError."""
     fd, _ = _walk(path, strict=True)
     if fd is not None:
         os.close(fd)
 
 
 def make_folder(path: Path, mode: int = 0o755) -> None:
-    """Makes a folder and what is missing above it, each with exactly `mode`; one that is there stays as it is. Raises
+    """Makes a folder and the missing ones above it, each with exactly `mode`; an existing folder stays as it is. Raises
     what `check` does, and OSError."""
     fd, _ = _walk(path, strict=True, make=mode)
     assert fd is not None
@@ -83,7 +83,7 @@ def open_log(name: str, flags: int, mode: int = 0o640, *, folder: int) -> tuple[
     whether it may be given to another user (fchown(2)): in a folder of others somebody could have given a file of ours
     this name, so there only what was made just now.
 
-    Whatever is there must be a file, which has no other name where others can write to the folder: it may be a link, a
+    An existing path must be a file, without another name if others can write to the folder: it may be a link, a
     FIFO, another name of a file elsewhere. Raises Untrusted, OSError.
     """
     fd, made = _open(name, flags, mode, folder)
@@ -270,7 +270,8 @@ def _group_name(gid: int) -> str:
 
 
 def _is_unmapped(uid: int) -> bool:
-    """Whether this stands for users outside our user namespace: the creator of the namespace answers for them."""
+    """Whether this number stands for users outside our user namespace, whom the creator of the namespace vouches
+    for."""
     try:
         with open("/proc/sys/kernel/overflowuid", "rb") as file:
             if int(file.read()) != uid:
@@ -286,7 +287,7 @@ def _is_unmapped(uid: int) -> bool:
 
 
 def _walk(path: Path, *, strict: bool, make: int | None = None) -> tuple[int | None, list[tuple[str, int]]]:
-    """Opens a file or folder step by step. Returns its descriptor (O_PATH), None where it is not there; and the links
+    """Opens a file or folder step by step. Returns its descriptor (O_PATH), None if it does not exist; and the links
     on the way that others can replace, with their owners, of which there are none where it is `strict`."""
     names = deque(path.absolute().parts[1:])
     # `at` is the way without links, so that `..` is what is above.

@@ -31,8 +31,8 @@ def _nothing() -> None:
 
 
 def listen(path: Path) -> socket.socket:
-    """A socket at `path` that only its owner can connect to. One that is there is a dead predecessor's and goes: the
-    caller holds the lock that says so. Raises OSError."""
+    """A socket at `path` that only its owner can connect to. An existing socket belongs to a dead predecessor and is
+    removed: the caller holds the lock that says so. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)

@@ -90,7 +90,7 @@ class Parser:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes. Raises ProtocolError for what is none, as soon as its head is there."""
+        """The frames that `data` completes. Raises ProtocolError for an invalid frame, as soon as its head has come."""
         rest = self._rest
         rest += data
         found, at = [], 0

@@ -35,7 +35,7 @@ _Key = tuple[str, int]
 
 @dataclass(slots=True)
 class _Round:
-    """The jobs that are there for a while, and their files; these have numbers in the place of ranks."""
+    """The jobs of one round, and their files, which have numbers instead of ranks."""
 
     jobs: list[tuple[_Key, int, bool]]
     streams: list[tuple[Entry, log_reading.RankLogFile]]
@@ -68,7 +68,7 @@ class NodeReading:
         self._now: _Round | None = None
         #: Jobs of which nothing more is to be read.
         self._done: set[_Key] = set()
-        #: The registry's version when it was looked last whether other jobs are there.
+        #: The registry's version at the last look for other jobs.
         self._seen = -1
 
     async def run(self, context: "_Context") -> None:
@@ -105,7 +105,7 @@ class NodeReading:
         return self._span.over or self._moved() or (self._events is not None and self._events.more)
 
     def _moved(self) -> bool:
-        """Whether other jobs are there than in the present round."""
+        """Whether the jobs differ from those of the present round."""
         if self._now is None:
             return True
         version = self._server.registry.version

@@ -146,7 +146,7 @@ class TelemetryService(TelemetryServiceServicer):
         settings = self._server.config().telemetry
         if not found and start >= end:
             found.append(Violation("start", "is not before the end"))
-        # What is older is not there, and a range that begins in 1970 is not to make steps of a month.
+        # Older rows do not exist, and a range that begins in 1970 must not make steps of a month.
         start = max(start, now - (settings.history_days + 1) * 86400)
         end = min(end, now + settings.readings_s)
         length = max(0.0, end - start)

@@ -129,7 +129,7 @@ class DaemonConnection:
                 return self.call(method, request, timeout)
             except (CallFailed, NoDaemon) as failure:
                 if time.monotonic() - began > 1:
-                    patience = Patience(say=say)  # it was there: the search begins now
+                    patience = Patience(say=say)  # a daemon answered before: the search begins now
                 patience.wait_or_raise(failure)
 
     def stream(

@@ -29,7 +29,7 @@ class Sink(Protocol):
 def read(connection: DaemonConnection, request: log_pb2.ReadLogsRequest, sink: Sink) -> log_pb2.ReadLogsResponse:
     """Feeds all output that `request` asks for to `sink` and returns the last message, which has the verdict.
 
-    When the connection breaks, reading goes on at the byte where it stopped, or, if that is not there any more, as near
+    When the connection breaks, reading goes on at the byte where it stopped, or, if that was removed, as near
     to it as can be, with the next daemon, for which it looks for PATIENCE_S. Raises CallFailed, NoDaemon, BadSpec and
     what the sink raises.
     """

@@ -70,7 +70,7 @@ def bundle(address: Address, file: Path | None) -> None:
     file = file or Path(f"muster-debug-{host}-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
     errors: list[str] = []
     try:
-        # Nobody else's to read from the first byte on; and never over a file that is there.
+        # Private from the first byte on; and never over an existing file.
         out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(out, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as tar:
             for name, data in _parts(address, errors):
@@ -142,7 +142,7 @@ def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
             data = _tail(path)
             yield f"files{path}", told_journal(data) if path.name == "journal" else data
         except FileNotFoundError:
-            continue  # most are there only where something happened
+            continue  # most exist only after an incident
         except OSError as error:
             errors.append(f"{path}: {error.strerror}")
     for argv in _PROGRAMS:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from muster.agent.cli.client.calls import DaemonConnection
     from muster.v1 import job_pb2
 
-#: Jobs of the first page, which is there soon, and of each that follows.
+#: Jobs of the first page, which comes soon, and of each further page.
 _FIRST_PAGE, PAGE = 100, 500
 HEAD = ("JOB", "STATE", "RANKS", "CARDS", "ACCEPTED", "RAN", "EXIT", "COMMAND")
 _COMMAND_WIDTH = 60
@@ -176,7 +176,7 @@ def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, s
 
     with connect(address) as connection:
         pages = list_pages(connection, ended_too, dict(label))
-        # Each page is shown when it is there: a user does not wait for the last of thousands of jobs.
+        # Each page is shown as it comes: a user does not wait for the last of thousands of jobs.
         if as_json:
             emit_json_list("jobs", (as_dict(job) for page in pages for job in page))
         elif quiet:

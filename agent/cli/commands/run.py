@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from muster.agent.cli.client.interrupts import Interrupts
     from muster.v1 import job_pb2, log_pb2
 
-#: Seconds for which a daemon whose socket is there is given time to answer: it may be being restarted.
+#: Seconds to wait for an answer if the daemon's socket exists: the daemon may be restarting.
 RESTART_S = 5.0
 
 
@@ -261,7 +261,8 @@ class _Attached:
         return self._verdict(last)
 
     def _count(self, job: "job_pb2.Job") -> int:
-        """Its ranks here, which a job with a rank table has only once this is there. Raises CallFailed, NoDaemon."""
+        """Its ranks on this node; a job with a rank table has them only once the table exists. Raises CallFailed,
+        NoDaemon."""
         from muster.v1 import job_pb2
 
         if not job.ranks:

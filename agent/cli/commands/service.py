@@ -179,7 +179,7 @@ def _few(names: list[str]) -> str:
 
 
 def _living(root: Root) -> list[str]:
-    """Jobs of which anything lives, whether or not a daemon is there: somebody has their lock, or they have a scope."""
+    """Jobs with a living process, with or without a daemon: a process holds their lock, or they have a scope."""
     from muster.supervisors.system.lock import holder as lock_holder
 
     units = _run("systemctl", "list-units", "--plain", "--no-legend", "--state=active", "muster-*.scope")
@@ -267,7 +267,7 @@ def _need_systemd() -> None:
 
 def _is(state: str) -> bool:
     """`systemctl is-active`, `is-enabled`."""
-    # Of a unit that is not there it says more than its code.
+    # For an unknown unit the text says more than the code.
     argv = ["systemctl", f"is-{state}", "-q", "musterd"]
     return subprocess.run(argv, check=False, timeout=_PROGRAM_S, stderr=subprocess.DEVNULL).returncode == 0
 

@@ -196,8 +196,8 @@ class Unsupervised:
             await self._say(*(f"warning: {text}" for text in new))
 
     async def _lease(self, table: RankTable, server: ranktable.Server | None) -> Given:
-        """The cards of the job in the order of its ranks: those that the table names for this node. A job that has as
-        many others gives these back; where the table names cards that this node does not have, it keeps its own.
+        """The cards of the job in the order of its ranks: those that the table names for this node. A job that holds
+        the same number of other cards gives these back; if this node lacks the named cards, the job keeps its own.
 
         Raises CardBusy, NoSuchCard, NodeUnhealthy, NodeDraining, RankTableError.
         """

@@ -338,5 +338,5 @@ class Database:
 
 
 def told(error: sqlite3.Error) -> str:
-    """Empty, or why what is on disk cannot be trusted: a sentence's end."""
+    """Empty, or the damage of the file: the end of a sentence."""
     return f"is damaged: {error}" if getattr(error, "sqlite_errorcode", 0) & 0xFF in _CORRUPT else ""

@@ -57,8 +57,8 @@ class Waiting:
             self._drop_oldest()
 
     def taken(self, now: float, hold: int) -> dict[SeriesKey, list[Row]]:
-        """In the order of time, but without those of the `hold` steps around `now`, which may come to more. They stay,
-        for as long as they are not put `away`."""
+        """Rows in the order of time, without those of the `hold` steps around `now`, which may still grow. All rows
+        stay until they are put `away`."""
         present, step = math.floor(now / self.step_s), self.step_s
         found: dict[SeriesKey, list[Row]] = {
             key: [(slot * step, tuple(row)) for slot, row in sorted(rows.items()) if abs(slot - present) >= hold]

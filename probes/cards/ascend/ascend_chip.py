@@ -109,7 +109,7 @@ class Chip:
         )
 
     def health(self, *, tell_new_errors: bool) -> Health:
-        """The slow ones. `tell_new_errors`: codes that were not there at the last look are reported as faults."""
+        """The slow ones. `tell_new_errors`: codes that are new since the last look are reported as faults."""
         asking = _Asking(self._untold)
         level = asking("health", partial(self._dcmi.health, self.seat))
         errors = asking("errors", partial(self._dcmi.errors, self.seat))
@@ -156,7 +156,7 @@ class Chip:
         return [Holder(pid, memory) for pid, memory in self._dcmi.processes(self.seat)]
 
     def _note(self, errors: frozenset[int], tell: bool) -> None:
-        # What was there at the first look is the chip's state, and nothing that came up.
+        # The codes of the first look are the chip's state, not new faults.
         if tell and self._errors is not None:
             for code in sorted(errors - self._errors):
                 self._dcmi.reported.put(ChipFault(code, self.logical, self._dcmi.error_text(self.seat, code)))
@@ -227,7 +227,7 @@ class _Asking:
         self._told = False
 
     def __call__(self, what: str, ask: Callable[[], T], *, minor: bool = False) -> T | None:
-        """`minor`: that a thing of the chip's (its port, its label) is not there says nothing of the chip."""
+        """`minor`: a missing part of the chip (its port, its label) says nothing about the chip."""
         if what in self._untold:
             return None
         try:

@@ -114,7 +114,8 @@ def _alone(one: ChipIdentity, sure: Mapping[Seat, int]) -> ChipPlace:
 
 
 def counted(libraries: Iterable[str] = HAL) -> int | None:
-    """How many chips the driver's library counts here, and so CANN; None where it is not there, or does not tell."""
+    """How many chips the driver's library counts here, and so CANN; None if the library is missing or does not
+    answer."""
     try:
         ask = load(libraries).drvGetDevNum
     except (DriverError, AttributeError):

@@ -1,4 +1,4 @@
-"""Ascend cards where libdcmi.so is not there, but `npu-smi` is: a container that was given the program alone, say.
+"""Ascend cards with `npu-smi` and without libdcmi.so: in a container that has only the program, say.
 
 One run tells of all cards, and takes a second or two of a processor. So what it told serves every card until it is
 several times as old as the run took; bounded in time, killed, and in a process of its own, it cannot hang us for long.

@@ -1,6 +1,6 @@
-"""Ascend cards, asked through the driver's libdcmi.so, or through `npu-smi` where that library is not there.
+"""Ascend cards, queried through the driver's libdcmi.so, or through `npu-smi` without that library.
 
-A card is a chip, where a board has several. Its numbers: probes/cards/ascend/ascend_numbers.py.
+A card is a chip; a board may have several. Its numbers: probes/cards/ascend/ascend_numbers.py.
 """
 
 import queue
@@ -33,7 +33,7 @@ from muster.probes.kernel.dataclass import dataclass
 
 T = TypeVar("T")
 
-#: The device of the driver's kernel modules: it is there as long as they are.
+#: The device of the driver's kernel modules: it exists as long as they are loaded.
 _MANAGER = "davinci_manager"
 #: Events that are handed over at once.
 _EVENTS = 256

@@ -19,7 +19,7 @@ from muster.probes.cards.ascend.dcmi_codes import UNSUPPORTED, error
 from muster.probes.cards.ascend.dcmi_layouts import DcmiEvent, DcmiProcess, EventFilter, Label, words
 from muster.probes.kernel.dataclass import dataclass
 
-#: What dcmi_get_device_health tells of a chip that is not there.
+#: The health that dcmi_get_device_health reports for a missing chip.
 _ABSENT = 0xFFFFFFFF
 #: Cards that a system has at most, and chips on one board.
 _CARDS, _CHIPS = 64, 16

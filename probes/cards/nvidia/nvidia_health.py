@@ -39,7 +39,7 @@ def health(nvml: Nvml, handle: Any) -> Health:
     return Health(
         power_limit_w=None if limit is None else limit / 1000,
         temp_c=_temperature(nvml, handle),
-        mem_temp_c=float(memory_temp) if memory_temp else None,  # 0: the sensor is not there
+        mem_temp_c=float(memory_temp) if memory_temp else None,  # 0: there is no sensor
         sm_clock_mhz=_number(nvml.maybe("nvmlDeviceGetClockInfo", handle, _SM)),
         mem_clock_mhz=_number(nvml.maybe("nvmlDeviceGetClockInfo", handle, _MEM)),
         energy_mj=nvml.maybe("nvmlDeviceGetTotalEnergyConsumption", handle),

@@ -32,7 +32,7 @@ class Following:
 
     @property
     def position(self) -> kmsg.Position | None:
-        """Up to where it was read; None before the first record."""
+        """The position after the last record that was read; None before the first record."""
         return self._log.position
 
     @property

@@ -71,7 +71,7 @@ def rank_table(boot: str, env: Mapping[str, str]) -> str:
     the form that `ranktable.path_of` takes; empty where it has none.
 
     RANK_TABLE_FILE_V_1_0 (a file, of template 1) goes before RANK_TABLE_FILE (a folder with one of template 2, or a
-    file), and that before DEFAULT_TABLE, which counts only if it is there. A variable without a value counts as not
+    file), and that before DEFAULT_TABLE, which counts only if it exists. A variable without a value counts as not
     set.
     """
     if not in_container(env):
@@ -90,7 +90,7 @@ def meeting_point(env: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _number(env: Mapping[str, str], name: str) -> int:
-    """0 for what is not set or no number. More than can be is for the rules of the spec to refuse."""
+    """The number; 0 if it is not set or not a number. The rules of the spec refuse a number that is too large."""
     text = env.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 

@@ -73,7 +73,7 @@ class RankTable:
 def path_of(given: str) -> Path:
     """The file that `given` means: a folder means the file jobstart_hccl.json in it, as RANK_TABLE_FILE does.
 
-    What is not there yet is a file if its name ends in .json, else a folder; so ask again at each look.
+    A missing path counts as a file if its name ends in .json, otherwise as a folder; so ask again at each look.
     """
     try:
         folder = stat.S_ISDIR(os.stat(given).st_mode)  # one look: it may come between two

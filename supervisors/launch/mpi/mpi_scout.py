@@ -1,4 +1,4 @@
-"""Is a node of an MPI job there: does its name resolve, does its sshd answer?"""
+"""Checks a node of an MPI job: its name resolves, and its sshd answers."""
 
 import socket
 import threading
