@@ -10,7 +10,7 @@ _HEAD = """# Job fields
 What you can ask of a job: options of `muster run` and `muster start`, keys of `job.toml`, fields of `JobSpec` in
 [job.proto](../../proto/muster/v1/job.proto). `make docs` writes this page from `supervisors/model/spec.py`.
 
-- `-f FILE` reads a `job.toml` (`-` is stdin); [examples/job.toml](../../examples/job.toml) is one with comments.
+- `-f FILE` reads a `job.toml` (`-` is stdin); [examples/job.toml](../../examples/job.toml) is an example with comments.
 - Options win, key by key; `env`, `labels`, `limits` and `hang` win name by name. `--ranks` replaces the file's `cards`,
   and the other way round.
 - muster refuses a key that it does not know and names the nearest one. You may write keys with `_` or `-`.
