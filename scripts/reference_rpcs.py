@@ -27,7 +27,7 @@ def rpcs() -> str:
         about = re.match(r"(//.+\n)*", text)
         for service, body in _SERVICE.findall(text):
             parts.append(f"\n## {service}\n\n{_words(about[0] if about else '')}\n\n")
-            parts.append(table(("call", "asks", "answers", "what it does"), _rows(service, body)))
+            parts.append(table(("call", "request", "response", "purpose"), _rows(service, body)))
     return "".join(parts)
 
 

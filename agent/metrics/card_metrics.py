@@ -16,7 +16,7 @@ __all__ = ["OWN", "cards", "fresh", "names", "readings", "scaled"]
 
 OWN = Catalogue()
 CARDS = OWN.gauge(
-    "muster_cards", "Cards by what they are for jobs: free, leased to one, held by what is left of one, unfit.", "state"
+    "muster_cards", "Cards by state: free, leased to a job, held by processes of an ended job, unfit.", "state"
 )
 DRIVER_UP = OWN.gauge("muster_driver_up", "1 while the cards' driver answers; none on a host without cards.", "kind")
 DRIVER = OWN.gauge("muster_driver_info", "Always 1; which driver the cards have is in the labels.", "kind", "version")

@@ -154,7 +154,7 @@ class JobSpec:
         unset="1s",
     )] = None
     pre_start: Annotated[str, kind.FilePath(
-        "SCRIPT", "Run this script before the ranks of each attempt; muster sets what it exports for them.",
+        "SCRIPT", "Run this script before the ranks of each attempt; the ranks get the variables that it exports.",
     )] = ""
     pre_start_timeout: Annotated[float | None, kind.TimeLimit(
         "DURATION", "Time limit of `pre_start`.", option=None, unset=_minutes(DEFAULT_SCRIPT_S),
@@ -206,7 +206,7 @@ class JobSpec:
         what="names of events, as in failed,hung",
     )] = ()
     notify_secret: Annotated[str, kind.Secret(
-        "@FILE", "Sign what is posted with the secret in FILE.", api="notify.secret", hide=lambda _: "",
+        "@FILE", "Sign the notifications with the secret in FILE.", api="notify.secret", hide=lambda _: "",
     )] = ""
     labels: Annotated[dict[str, str], kind.Labels(
         "KEY=VALUE", "A label of the job, for `muster ps --label`.", option="label", most=MAX_LABELS,

@@ -51,7 +51,7 @@ def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: s
     For a job on several nodes, give the file of each node: the rule judges the records of all nodes together, so that
     it finds the odd rank on any node. The nodes' clocks should agree within about a second.
 
-    It prints a SLOW line too where a rank becomes slow, so that its peers wait for it, and EVEN where that is over.
+    It also prints SLOW when a rank becomes so slow that its peers wait for it, and EVEN when that ends.
 
     Exit code: 0, or 1 if some lines were no records; the command names these on stderr and skips them.
     """
