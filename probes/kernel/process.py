@@ -296,6 +296,12 @@ def usage(pid: int) -> dict[str, float | int]:
     return found
 
 
+def cgroup(pid: int | None = None) -> str:
+    """The path of a process (None: this one) in the tree of cgroup v2; "" without one. Raises OSError."""
+    with open(f"/proc/{pid or 'self'}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+        return next((line[3:].rstrip("\n") for line in file if line.startswith("0::/")), "")
+
+
 def environ_begins(pid: int, begin: bytes) -> bool:
     """Whether a process was started with a variable that begins so; False where that cannot be read. Raises OSError
     where there is no descriptor to be had."""

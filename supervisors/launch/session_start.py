@@ -6,6 +6,7 @@ import math
 import os
 from typing import Any, Self
 
+from muster.probes.kernel import process
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import Stat
 from muster.supervisors.model.lifecycle import Job, Rank
@@ -131,7 +132,7 @@ def _made_by_launcher(wanted: int | None, members: list[Stat]) -> tuple[int, dic
 
 def read_environ(pid: int) -> dict[str, str]:
     """The environment that a process was started with; empty where it cannot be read."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        entries = (os.fsdecode(entry).partition("=") for entry in file.read().split(b"\0") if entry)
+    with contextlib.suppress(OSError):
+        entries = (os.fsdecode(entry).partition("=") for entry in process.environ(pid))
         return {name: value for name, _, value in entries if name}
     return {}

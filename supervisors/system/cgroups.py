@@ -9,6 +9,7 @@ import os
 import zlib
 from pathlib import Path
 
+from muster.probes.kernel import process
 from muster.supervisors.paths import Root
 from muster.supervisors.system import scope
 
@@ -24,11 +25,10 @@ def find_cgroup_root() -> Path | None:
     mount = _mount()
     if mount is None:
         return None
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        if line.startswith("0::/"):
-            folder = mount / line[4:]
-            return folder if os.access(folder, os.W_OK) else None
-    return None
+    if not (own := process.cgroup()):
+        return None
+    folder = mount / own.lstrip("/")
+    return folder if os.access(folder, os.W_OK) else None
 
 
 def _mount() -> Path | None:
@@ -126,9 +126,7 @@ def remove_left(root: Root, job_id: str) -> None:
 def of_job(root: Root, job_id: str, pid: int) -> str:
     """The cgroup of a job's ranks, if this process is in it or below; empty otherwise. Raises nothing."""
     with contextlib.suppress(OSError):
-        line = Path(f"/proc/{pid}/cgroup").read_text()
-        mount = _mount()
-        at = next((text[3:] for text in line.splitlines() if text.startswith("0::/")), "")
+        at, mount = process.cgroup(pid), _mount()
         if mount is not None and at:
             for folder in (here := Path(at), *here.parents):
                 in_scope = folder.name == RANKS and folder.parent.name == scope.unit_of(root, job_id)

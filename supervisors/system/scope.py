@@ -11,6 +11,7 @@ import time
 import zlib
 from pathlib import Path
 
+from muster.probes.kernel import process
 from muster.supervisors.paths import Root
 
 SLICE = "muster.slice"
@@ -41,11 +42,9 @@ def of_nursery(root: Root, pid: int) -> str:
 def own() -> str:
     """The scope that this process is in, by its cgroup's path; empty for none of muster's."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, _, path = line.partition("0::")
-            for part in path.split("/"):
-                if line.startswith("0::") and part.startswith("muster-") and part.endswith(".scope"):
-                    return part
+        for part in process.cgroup().split("/"):
+            if part.startswith("muster-") and part.endswith(".scope"):
+                return part
     return ""
 
 

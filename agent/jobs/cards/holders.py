@@ -7,8 +7,6 @@ import pwd
 from muster.probes.kernel import process
 from muster.probes.kernel.dataclass import dataclass
 
-#: At most so many bytes of an environment are searched.
-_MAX_ENVIRON = 256 << 10
 _JOB_VARIABLE = b"MUSTER_JOB_ID="
 
 
@@ -46,8 +44,8 @@ def who(pid: int) -> Who:
 
 
 def _job_of(pid: int) -> str:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        for variable in file.read(_MAX_ENVIRON).split(b"\0"):
+    with contextlib.suppress(OSError):
+        for variable in process.environ(pid):
             if variable.startswith(_JOB_VARIABLE):
                 return variable[len(_JOB_VARIABLE) :].decode("ascii", "replace")
     return ""
