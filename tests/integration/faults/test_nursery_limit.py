@@ -62,8 +62,9 @@ def limited(request: pytest.FixtureRequest, make_daemon: Callable[..., Daemon]) 
         again = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', ''])"
         if subprocess.run([setpriv, *who, BIN / "python", "-c", again], capture_output=True, check=False).returncode:
             pytest.skip("this interpreter cannot be run by another user")
+    nursery = eventually(daemon.nursery_pid)  # a daemon answers before its nursery does
     daemon.kill()
-    os.kill(daemon.nursery_pid(), signal.SIGKILL)
+    os.kill(nursery, signal.SIGKILL)
     eventually(lambda: not daemon.nursery_pid())
     if request.param == "another user":
         let_through(daemon.folder)

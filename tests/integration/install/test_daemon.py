@@ -242,8 +242,9 @@ def test_the_daemon_runs_with_its_standard_streams_closed(daemon: Daemon) -> Non
 
 @pytest.mark.slow
 def test_a_fifo_in_the_place_of_the_nurserys_log(daemon: Daemon) -> None:
+    nursery = eventually(daemon.nursery_pid)
     daemon.kill()
-    os.kill(daemon.nursery_pid(), signal.SIGKILL)
+    os.kill(nursery, signal.SIGKILL)
     daemon.root.nursery_log.unlink()
     os.mkfifo(daemon.root.nursery_log)
     daemon.start()
@@ -269,8 +270,9 @@ def test_too_few_descriptors_are_refused_in_one_sentence(tmp_path: Path) -> None
 def test_the_least_descriptors_do_and_a_soft_limit_is_raised(make_daemon: Callable[..., Daemon]) -> None:
     daemon = make_daemon()
     for soft, hard in ((64, 64), (16, 1000)):
+        nursery = eventually(daemon.nursery_pid)
         daemon.kill()
-        os.kill(daemon.nursery_pid(), signal.SIGKILL)
+        os.kill(nursery, signal.SIGKILL)
         daemon.musterd = ("prlimit", f"--nofile={soft}:{hard}", BIN / "musterd")
         daemon.start()
         daemon.run("sh", "-c", "ulimit -n", job_id=f"job-{soft}")
