@@ -6,12 +6,13 @@ order, and ended.
 
 import os
 import time
+from pathlib import Path
 
 import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from muster.agent import orphans, threads, watchdog
+from muster.agent import orphans, threads
 from muster.agent.api.audit import Audit
 from muster.agent.api.own_logs import OwnLogs
 from muster.agent.api.server import serve as serve_api
@@ -31,6 +32,8 @@ from muster.agent.jobs.crashes import Crashes
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.output_losses import OutputLosses
 from muster.agent.jobs.registry import Registry
+from muster.agent.link import connection
+from muster.agent.link.connection import LinkLost, Refused
 from muster.agent.link.nursery_client import NurseryClient
 from muster.agent.link.nursery_start import Begun
 from muster.agent.logs.collecting import Collecting
@@ -200,7 +203,7 @@ async def _run(daemon: Daemon) -> None:
             systemd.notify("READY=1")
             if daemon.owner_fd is not None:
                 tasks.start_soon(daemon.ending.end_with_owner, daemon.owner_fd)
-            tasks.start_soon(watchdog.feed, daemon.events, daemon.root.nursery_socket)
+            tasks.start_soon(_feed_watchdog, daemon.events, daemon.root.nursery_socket)
             await daemon.stopping.wait()
             systemd.notify("STOPPING=1")
             daemon.registry.close()
@@ -237,3 +240,23 @@ async def _reload(daemon: Daemon) -> None:
     daemon.keeping.reload()
     daemon.collecting.reload()
     systemd.notify("READY=1")
+
+
+async def _feed_watchdog(events: EventStore, nursery_socket: Path) -> None:
+    """Sends WATCHDOG=1 to systemd about three times in each period that systemd asks for (WatchdogSec), each time after
+    the store and the nursery have answered. That it runs proves that the event loop turns. Returns without a watchdog.
+
+    A full disk counts as an answer: a new start of the daemon would not mend it.
+    """
+    period = systemd.watchdog_s()
+    while period:
+        with anyio.move_on_after(period) as late:
+            await events.answers()
+            try:
+                async with connection.connect(nursery_socket):
+                    systemd.notify("WATCHDOG=1")
+            except (LinkLost, Refused) as error:
+                _log.warning("watchdog.nursery", error=str(error))
+        if late.cancelled_caught:
+            _log.error("watchdog.store", error=f"no answer in {period:g} s")
+        await anyio.sleep(period / 3)

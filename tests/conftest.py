@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import hypothesis
 import pytest
 
 from muster.supervisors.paths import Root
@@ -38,6 +39,10 @@ FINAL = {
     job_pb2.JOB_STATE_LOST,
 }
 
+
+# No limit of time for one example: the machine may be busy.
+hypothesis.settings.register_profile("muster", deadline=None)
+hypothesis.settings.load_profile("muster")
 
 # Whoever is started in the background by a script has these ignored, and with him all whom he starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
