@@ -72,6 +72,16 @@ def process(*frames: str, state: str = "S", wchan: str = "", held: int | None = 
             f"waits at a prompt in {USER}",
         ),
         (process(USER, state="R"), WaitKind.RUNS, f"runs in {USER}"),
+        (
+            process("_batch_encode_plus (transformers/tokenization_utils_fast.py:553)", USER, state="R"),
+            WaitKind.COMPUTES,
+            "computes in _batch_encode_plus (transformers/tokenization_utils_fast.py:553)",
+        ),
+        (
+            process("inner (train.py:9)", "validate_epoch (train.py:80)", state="R"),
+            WaitKind.COMPUTES,
+            "computes in inner (train.py:9)",
+        ),
         (process("inner (train.py:9)", USER, held=1), WaitKind.RUNS, f"runs in {USER}"),
         (process(*REDUCE, USER, state="T"), WaitKind.STOPPED, f"is stopped by a signal (T) in {USER}"),
         (process(*REDUCE, USER, state="t"), WaitKind.TRACED, f"is held by a debugger (t) in {USER}"),
