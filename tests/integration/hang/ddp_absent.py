@@ -1,5 +1,5 @@
-"""`ddp_absent.py FILE RANK HOW ...`: examples/ddp/train_ddp.py with the other arguments; one rank stops taking part once
-FILE is there: it sleeps for ever (HOW is "sleep"), computes ("spin") or stays in a loop of C ("c"), outside of every
+"""`ddp_absent.py FILE RANK HOW ...`: examples/ddp/train_ddp.py with the other arguments; once FILE exists, a rank
+stops: it sleeps for ever (HOW is "sleep"), computes ("spin") or stays in a loop of C ("c"), outside of every
 collective."""
 
 import itertools
