@@ -127,5 +127,6 @@ def test_a_rank_in_a_loop_of_c_is_named_and_hung_but_not_ended(on_stage: Stage, 
     assert (str(hung.kind), hung.ranks) == ("livelock", (ODD,))
     assert (hung.evidence["row"], hung.evidence["limit_rows"]) == ("a loop by stacks", ["a call that does not return"])
     assert re.match(r"runs in prepare_next_batch \(\S*ddp_absent.py:\d+\)", hung.evidence["culprit"]["does"])
-    (event,) = [event for event in daemon.event_list("ddp") if event.kind == "job.hang_not_acted"]
-    assert daemon.get("ddp").state == job_pb2.JOB_STATE_RUNNING, event
+    # First its stacks are taken once more.
+    eventually(lambda: "job.hang_not_acted" in {event.kind for event in daemon.event_list("ddp")}, 60)
+    assert daemon.get("ddp").state == job_pb2.JOB_STATE_RUNNING
