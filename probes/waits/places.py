@@ -154,6 +154,13 @@ _FILES: tuple[tuple[str, WaitKind], ...] = (
     ("deepspeed/comm/", WaitKind.COLLECTIVE),
     ("mpi4py/", WaitKind.COLLECTIVE),
     ("mindspore/communication/", WaitKind.COLLECTIVE),
+    # It waits for what the card does, or on the CPU for what other threads do: a collective mostly.
+    ("asnumpy (mindspore/common/tensor.py", WaitKind.COLLECTIVE),
+    ("synchronize (mindspore/", WaitKind.COLLECTIVE),
+    ("_exec_pip (mindspore/common/api.py", WaitKind.COLLECTIVE),
+    (".compile (mindspore/common/api.py", WaitKind.COMPILER),
+    (".compile_frontend (mindspore/common/api.py", WaitKind.COMPILER),
+    ("mindspore/train/serialization.py", WaitKind.CHECKPOINT),
     ("torch/utils/data/", WaitKind.LOADER),
     ("mindspore/dataset/", WaitKind.LOADER),
     ("torch/serialization.py", WaitKind.CHECKPOINT),
@@ -200,6 +207,7 @@ _FILES: tuple[tuple[str, WaitKind], ...] = (
 _PASSED = (
     *(
         "torch/",
+        "mindspore/",
         "(threading.py",
         "(queue.py",
         "(selectors.py",

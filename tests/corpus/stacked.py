@@ -77,6 +77,27 @@ def s24(s: Setting) -> Told:
     return _odd(s, at(Act(cpu=s.rng.uniform(2, 8), state="R"), "torch-one_big_call"), _waits_on_card(s), tail_min=26)
 
 
+def s27(s: Setting) -> Told:
+    """MindSpore: its first thread waits in AllReduce, or for a graph in which one is."""
+    odd = s.rng.choice((at(asleep(), "mindspore-guilty_lock"), at(asleep(SLEEP), "mindspore-guilty_sleep")))
+    return _odd(s, odd, _waits_on_card(s, s.rng.choice(("mindspore-reduces", "mindspore-graph"))))
+
+
+def s28(s: Setting) -> Told:
+    """On the CPU its ranks take a whole CPU while they wait in AllReduce."""
+    waits = Act(cpu=s.rng.uniform(0.8, 1.0), state="R")
+    return _logs(_odd(s, at(asleep(), "mindspore-guilty_lock"), at(waits, "mindspore-reduces"), tail_min=10))
+
+
+def s29(s: Setting) -> Told:
+    """MindSpore compiles a graph on one rank, or waits for data."""
+    compiles = at(Act(cpu=0.99, state="R"), "mindspore-compiles")
+    loads = at(asleep(cpu=0.02), "mindspore-loads")
+    peers = _waits_on_card(s, s.rng.choice(("mindspore-reduces", "mindspore-graph")))
+    odd, minutes = s.rng.choice(((compiles, 30), (loads, 9)))
+    return _returns(s, odd, peers, s.rng.uniform(3, minutes))
+
+
 def s25(s: Setting) -> Told:
     """Rank 0 makes tokens, scores or an index, for up to 40 minutes in calls that look alike; the others wait."""
     life = s.rng.choice(("tokenizes", "scores", "indexes"))
@@ -240,6 +261,13 @@ STACKED = (
         _hang("S7", "a rank in one call, computing", s7, 13, "livelock"), verdicts=("HUNG",), high_confidence=False
     ),
     replace(_hang("S24", "S7 on several CPUs", s24, 23, "livelock"), verdicts=("HUNG",), high_confidence=False),
+    _hang("S27", "MindSpore: a rank in a lock or asleep, its peers in a collective", s27, 4, "spin"),
+    replace(
+        _hang("S28", "MindSpore without cards: a rank in a lock, its peers poll for it", s28, 7, "deadlock"),
+        verdicts=("HUNG",),
+        weather={"no_cards": True},
+    ),
+    _life("S29", "MindSpore: a rank compiles a graph, or waits for data", s29),
     _life("S25", "a rank makes tokens, scores or an index", s25),
     _life("S26", "a rank in one call, for up to 9 minutes", s26),
     _life("S8", "a rank looks for a file each second", s8),
