@@ -263,7 +263,7 @@ STACKED = (
     replace(_hang("S24", "S7 on several CPUs", s24, 23, "livelock"), verdicts=("HUNG",), high_confidence=False),
     _hang("S27", "MindSpore: a rank in a lock or asleep, its peers in a collective", s27, 4, "spin"),
     replace(
-        _hang("S28", "MindSpore without cards: a rank in a lock, its peers poll for it", s28, 7, "deadlock"),
+        _hang("S28", "MindSpore without cards: a rank in a lock, its peers poll for it", s28, 4, "deadlock"),
         verdicts=("HUNG",),
         weather={"no_cards": True},
     ),

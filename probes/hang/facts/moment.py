@@ -306,9 +306,10 @@ class JobMoment(Readings):
 
     @cached_property
     def fallen_silent(self) -> list[RankTrack]:
-        """Ranks of which nothing is seen for `suspect_s`, after signs for at least `established_s`."""
+        """Ranks of which nothing is seen for `suspect_s` (sooner where that is unusual), after signs for at least
+        `established_s`."""
         s, living = self.s, [track for track in self.ranks if not self.has_ended(track)]
-        quiet = [track for track in living if self.now - track.stirred_at >= s.suspect_s]
+        quiet = [track for track in living if self.now - track.stirred_at >= self.suspect_after]
         return [track for track in quiet if track.stirred_at - track.stirs_since >= s.established_s]
 
     @cached_property

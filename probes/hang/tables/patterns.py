@@ -212,7 +212,8 @@ PATTERNS: tuple[PatternRow, ...] = (
     PatternRow(
         "rank is waited for, no cards",
         None,
-        words="the job has no card; some ranks fell silent (suspect_s) after established_s of signs, others go on",
+        words="the job has no card; some ranks fell silent (suspect_s, or suspect_soon_s "
+        "where that is unusual) after established_s of signs, others go on",
         when=lambda m: m.waited_for,
         verdict=HangVerdict.WAITING,
         scenario="P20",

@@ -382,7 +382,7 @@ def test_who_may_be_waited_for_gets_ten_minutes() -> None:
         lines = [*node.steps(20, WORK), *node.steps(15, act)]
         began = lines[80]["t"]
         (hung,) = [c for c in fed(line | more for line in lines) if c.verdict is HangVerdict.HUNG]
-        return round((hung.t - began) / 60 - 0.3)
+        return round((float(hung.t) - float(began)) / 60 - 0.3)
 
     assert hung_after(SPIN) == 7
     assert hung_after(SPIN, nodes=2) == 10
