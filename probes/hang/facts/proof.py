@@ -152,7 +152,7 @@ class StackProof:
     def _takes_one_cpu(self, rank: int) -> bool:
         track, s = self.r.job.ranks.get(rank), self.r.s
         cpu = track.cpu_of_late(self.r.now, s) if track is not None else None
-        return cpu is not None and s.cpu_busy_s <= cpu <= _ONE_CPU * s.period_s
+        return cpu is not None and s.cpu_idle_s <= cpu <= _ONE_CPU * s.period_s
 
     def _sleeps_on(self, wait: RankWait) -> bool:
         """Whether it has slept for a minute and goes on for longer than anybody pauses between two tries; or has slept
