@@ -104,8 +104,10 @@ class CurrentHang:
 
     @property
     def reason(self) -> str:
-        """One sentence: the rule, and what it saw."""
-        return sentence(self.change)
+        """One sentence: the culprit, as soon as stacks show it, or the rule, and what it saw."""
+        evidence = self.evidence
+        known = self.change if "culprit" not in evidence else dataclasses.replace(self.change, evidence=evidence)
+        return sentence(known)
 
 
 def sentence(change: Change) -> str:

@@ -1,12 +1,13 @@
 """The root processes of a job, and the cards of its ranks: the facts that telemetry needs about a job."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from muster.agent.jobs.entry import Entry
 from muster.agent.telemetry.history.history_rows import SeriesKey
 from muster.agent.telemetry.job_usage import RankPlace
-from muster.probes.kernel.trees import JobRoots, RootProcess
+from muster.probes.kernel.trees import JobProcess, JobRoots, ProcessRole, RootProcess
 from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.spec import Boot
 
@@ -54,6 +55,14 @@ def rank_of_card(entry: Entry, place: int) -> int | None:
     if entry.spec.boot == Boot.RANKS:
         return ranks[place].rank if place < len(ranks) else None
     return _first_rank(entry) + place
+
+
+def nodes_told(processes: Sequence[JobProcess], cards: int) -> int:
+    """Nodes over which a launcher of the job's own has spread its ranks, as these say; 1 where none says more. `cards`:
+    of the job on this node."""
+    ranks = [proc for proc in processes if proc.role is ProcessRole.RANK and proc.world]
+    here = max((proc.local_world or max(len(ranks), cards) for proc in ranks), default=1)
+    return max((math.ceil((proc.world or 1) / max(1, here)) for proc in ranks), default=1)
 
 
 def _first_rank(entry: Entry) -> int:

@@ -152,7 +152,7 @@ def _record(look: ProcessLook, entry: Entry, view: View, logs: Mapping[str, LogC
     # A command that a person runs in a job is not a sign of life.
     procs = tuple(_proc(proc) for proc in look.jobs[entry.job_id] if proc.role != ProcessRole.SESSION)
     driver = str(view.driver.trouble) if view.driver is not None and entry.job.cards else None
-    nodes = entry.job.node_count
+    nodes = max(entry.job.node_count, job_processes.nodes_told(look.jobs[entry.job_id], len(entry.job.cards)))
     sizes = {rank: log.size for rank, log in logs.items()}
     lines = {rank: log.lines for rank, log in logs.items()}
     cards, net = _cards(entry, view), look.node.net_bytes

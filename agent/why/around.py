@@ -1,5 +1,6 @@
 """The events during a job: read from the store, and turned into a timeline around its end."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 import anyio
@@ -57,7 +58,7 @@ _OF_JOB = frozenset(
 class Happening:
     """Something at `at` (seconds since the epoch). `card` None: it is not about a card. `code`: of a finding, else
     empty. `grave`: a critical finding about the node or a card of the job, not of a drill; `open`: it began earlier
-    and still lasts."""
+    and still lasts. `confidence` of a verdict, 0 to 1."""
 
     at: float
     kind: str
@@ -67,6 +68,7 @@ class Happening:
     code: str = ""
     grave: bool = False
     open: bool = False
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +183,12 @@ def _happening(event: Event, entry: Entry) -> Happening:
     if event.kind == "rank.exited" and attributes.get("outcome") == Outcome.GANG_VICTIM:
         text = f"rank {event.rank} was ended because another rank had failed"
     before = event.time < entry.job.accepted_at
-    return Happening(
-        event.time, event.kind, text, event.rank, int(card) if card.isdecimal() else None, code, grave, before
-    )
+    number = int(card) if card.isdecimal() else None
+    sure = None
+    if "confidence" in attributes:
+        with contextlib.suppress(ValueError):
+            sure = float(attributes["confidence"])
+    return Happening(event.time, event.kind, text, event.rank, number, code, grave, before, sure)
 
 
 def near(one: Happening, zero: float) -> bool:

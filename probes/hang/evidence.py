@@ -14,6 +14,8 @@ _CARDS = (
     *("flat_variance", "high_percent", "power_hung_ratio", "power_alive_ratio", "mem_dead_percent"),
     *("fabric_floor_bytes", "fabric_dead_ratio"),
 )
+#: Verdicts of which stacks may show for whom the others wait.
+_NAMES_A_CULPRIT = (HangVerdict.SUSPECT, HangVerdict.HUNG, HangVerdict.WAITING, HangVerdict.BUSY_HOST)
 
 
 def evidence(m: JobMoment, decision: Decision) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def evidence(m: JobMoment, decision: Decision) -> dict[str, Any]:
         "would_clear": list(decision.clears),
         "thresholds": _thresholds(s, decision),
     }
-    if decision.verdict in (HangVerdict.SUSPECT, HangVerdict.HUNG) and (blamed := m.stacks.culprit) is not None:
+    if decision.verdict in _NAMES_A_CULPRIT and (blamed := m.stacks.culprit) is not None:
         found["culprit"] = blamed.as_evidence()
     if job.library_text and job.library_at >= m.stacks.since:
         found["library"] = job.library_text

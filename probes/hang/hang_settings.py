@@ -114,6 +114,11 @@ class HangSettings(Settings):
     proof_s: float = _period(150.0, "Silence after which a job is HUNG, if that is sooner, whose stacks prove it.")
     stacks_apart_s: float = _period(10.0, "Time between the dumps of stacks of a job that is suspected to hang.")
     hung_s: float = _period(600.0, "Silence after which a job is HUNG.")
+    spin_ratio: float = setting(
+        0.75,
+        "Share of `hung_s` that is enough where all cards wait, and no rank is left that they may wait for.",
+        most=1,
+    )
     npu_hung_s: float = _period(300.0, "Silence after which a job on NPUs whose fabric fell silent is HUNG.")
     # Stacks must be taken before the end.
     npu_suspect_ratio: float = setting(0.8, "Share of `npu_hung_s` after which that job is SUSPECT.", most=1)

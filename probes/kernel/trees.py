@@ -48,11 +48,18 @@ _NUMBERS = {
     b"LOCAL_RANK": "local",
     b"OMPI_COMM_WORLD_LOCAL_RANK": "mpi_local",
     b"DEVICE_ID": "device_id",
+    b"WORLD_SIZE": "world",
+    b"OMPI_COMM_WORLD_SIZE": "mpi_world",
+    b"RANK_SIZE": "rank_size",
+    b"LOCAL_WORLD_SIZE": "local_world",
+    b"OMPI_COMM_WORLD_LOCAL_SIZE": "mpi_local_world",
     # That of a session.
     b"MUSTER_EXEC_ID": "session",
 }
 _RANK_NUMBERS = ("rank", "mpi_rank", "rank_id")
 _LOCAL_NUMBERS = ("local", "mpi_local", "device_id")
+_WORLDS = ("world", "mpi_world", "rank_size")
+_LOCAL_WORLDS = ("local_world", "mpi_local_world")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,8 @@ class JobRoots:
 @dataclass(frozen=True, slots=True)
 class JobProcess:
     """A process of a job at one moment. `rank`: number over all nodes of the rank that it is or works for; None of a
-    helper and of a session. `local`: which of this node's ranks that is. `io` None: may not be read."""
+    helper and of a session. `local`: which of this node's ranks that is. `io` None: may not be read. `world` and
+    `local_world`: of a rank, how many there are on all nodes and on this one, as a launcher of the job has told it."""
 
     rank: int | None
     local: int | None
@@ -88,6 +96,8 @@ class JobProcess:
     stat: Stat
     io: Io | None
     wchan: str | None
+    world: int | None = None
+    local_world: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +110,8 @@ class _Member:
     root: RootProcess | None = None
     local: int | None = None
     rank: int | None = None
+    world: int | None = None
+    local_world: int | None = None
     role: ProcessRole = ProcessRole.HELPER
     #: It is, or descends from, something known by name as a helper.
     named: bool = False
@@ -155,7 +167,8 @@ class Forest:
             self._judge(member, holders)
             stat = member.stat
             wchan = self._procfs.wchan(pid) if stat.state != "R" else None
-            proc = JobProcess(member.rank, member.local, member.role, stat, self._procfs.io(pid), wchan)
+            io, worlds = self._procfs.io(pid), (member.world, member.local_world)
+            proc = JobProcess(member.rank, member.local, member.role, stat, io, wchan, *worlds)
             found[member.roots.job].append(proc)
         return {job: tuple(procs) for job, procs in found.items()}
 
@@ -283,6 +296,7 @@ class Forest:
         if not told:
             rank = roots.first_rank + (place or 0)
         member.role, member.rank, member.local, member.launches = ProcessRole.RANK, rank, local, False
+        member.world, member.local_world = _number(mine, _WORLDS), _number(mine, _LOCAL_WORLDS)
 
     def _numbers(self, member: _Member) -> Mapping[str, str]:
         if member.stat.before_exec:

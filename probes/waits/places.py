@@ -56,6 +56,7 @@ class WaitKind(enum.StrEnum):
     TRACED = "traced"
     BLOCKED = "blocked"
     RUNS = "runs"
+    COMPUTES = "computes"  # runs, in what is known to take long
     EXITED = "exited"
     ABSENT = "absent"  # as a communication library says; its stack is not known
     UNKNOWN = "unknown"
@@ -79,6 +80,7 @@ WORDS = {
     WaitKind.TRACED: "is held by a debugger (t)",
     WaitKind.BLOCKED: "waits in the kernel (D)",
     WaitKind.RUNS: "runs",
+    WaitKind.COMPUTES: "computes",
     WaitKind.EXITED: "has exited",
     WaitKind.ABSENT: "did not come to a collective",
     WaitKind.UNKNOWN: "waits",
@@ -87,6 +89,7 @@ _PLURALS = (
     ("waits", "wait"),
     ("sleeps", "sleep"),
     ("runs", "run"),
+    ("computes", "compute"),
     ("compiles", "compile"),
     ("saves or loads", "save or load"),
     ("is ", "are "),
@@ -151,6 +154,13 @@ _FILES: tuple[tuple[str, WaitKind], ...] = (
     ("deepspeed/comm/", WaitKind.COLLECTIVE),
     ("mpi4py/", WaitKind.COLLECTIVE),
     ("mindspore/communication/", WaitKind.COLLECTIVE),
+    # It waits for what the card does, or on the CPU for what other threads do: a collective mostly.
+    ("asnumpy (mindspore/common/tensor.py", WaitKind.COLLECTIVE),
+    ("synchronize (mindspore/", WaitKind.COLLECTIVE),
+    ("_exec_pip (mindspore/common/api.py", WaitKind.COLLECTIVE),
+    (".compile (mindspore/common/api.py", WaitKind.COMPILER),
+    (".compile_frontend (mindspore/common/api.py", WaitKind.COMPILER),
+    ("mindspore/train/serialization.py", WaitKind.CHECKPOINT),
     ("torch/utils/data/", WaitKind.LOADER),
     ("mindspore/dataset/", WaitKind.LOADER),
     ("torch/serialization.py", WaitKind.CHECKPOINT),
@@ -197,6 +207,7 @@ _FILES: tuple[tuple[str, WaitKind], ...] = (
 _PASSED = (
     *(
         "torch/",
+        "mindspore/",
         "(threading.py",
         "(queue.py",
         "(selectors.py",
@@ -204,6 +215,25 @@ _PASSED = (
         "(contextlib.py",
     ),
     *("(functools.py", "(importlib", "<frozen "),
+)
+#: Files of libraries in which a rank may compute for long while the others wait for it, in one call of C or Rust.
+_COMPUTING_FILES = (
+    *(
+        "transformers/tokenization",
+        "tokenizers/",
+        "sentencepiece/",
+        "tiktoken/",
+        "datasets/",
+        "megatron/core/datasets/",
+    ),
+    *("fairseq/data/", "evaluate/", "torchmetrics/", "sacrebleu/", "rouge_score/", "nltk/", "spacy/", "pycocotools/"),
+    *("sklearn/", "scipy/", "numpy/", "numba/", "pandas/", "pyarrow/", "polars/", "faiss/", "PIL/", "cv2/", "librosa/"),
+    *("(json/", "(pickle.py", "safetensors/", "h5py/", "zarr/", "(gzip.py", "(tarfile.py", "(zipfile"),
+)
+#: Parts of the names of functions that say the same of a program.
+_COMPUTING_NAMES = (
+    *("evaluat", "validat", "metric", "score", "tokeniz", "preprocess", "prepare_data", "load_data", "build_index"),
+    *("build_sample", "build_vocab", "compile"),
 )
 #: By the kernel's function, at a line of the program itself.
 _KERNEL = (
@@ -236,9 +266,18 @@ def place(stack: RankStack) -> WaitPlace:
     if stack.in_collective:
         return WaitPlace(WaitKind.COLLECTIVE, "", line)
     if stack.state == "R" or stack.moves:
-        return WaitPlace(WaitKind.RUNS, "", line)
+        known = any(_takes_long(frame) for frame in stack.frames)
+        return WaitPlace(WaitKind.COMPUTES if known else WaitKind.RUNS, "", line)
     kind = next((kind for name, kind in _KERNEL if name in stack.wchan), WaitKind.UNKNOWN)
     return WaitPlace(kind, "", line or stack.wchan)
+
+
+def _takes_long(frame: str) -> bool:
+    """Whether a frame is of something that is known to compute for long."""
+    name, _, file = frame.lower().partition(" (")
+    return any(part in name for part in _COMPUTING_NAMES) or any(
+        part.lower() in f"({file}" for part in _COMPUTING_FILES
+    )
 
 
 def _of_library(frame: str) -> WaitKind | None:

@@ -1,6 +1,8 @@
-"""`python -m tests.corpus.record_stacks`: takes the stacks of real processes of real frameworks, into stacks.json.
+"""`python -m tests.corpus.record_stacks [KIND...]`: takes the stacks of real processes of real frameworks, into
+stacks.json. KIND: torch, mpi, alone, mindspore; all of them if none is given.
 
-Needs PyTorch, mpi4py and mpirun. Three dumps of each life, so that it is also seen what changes from one to the next.
+Needs PyTorch, mpi4py and mpirun, and MindSpore in .venv-mindspore (`make test-msrun`). Three dumps of each life, so
+that it is also seen what changes from one to the next.
 """
 
 import json
@@ -28,34 +30,51 @@ ELSEWHERE = (
     *("guilty_lock", "guilty_sleep", "polls_for_a_file", "evaluates", "one_big_call", "loads", "serves", "uploads"),
     *("child", "saves", "queue"),
 )
+#: What rank 0 of MindSpore does, and rank 1.
+MINDSPORE = (
+    *(("reduces", "guilty_lock"), ("graph", "guilty_lock"), ("guilty_lock", "reduces"), ("guilty_sleep", "reduces")),
+    *(("loads", "reduces"), ("compiles", "reduces")),
+)
+MINDSPORE_PYTHON = Path(__file__).parents[2] / ".venv-mindspore/bin/python"
 ALONE = ("asyncio", "http", "event", "poll", "code")
 DUMPS, APART_S = 3, 3.0
 
 
 def main() -> None:
     """Writes the file anew."""
-    found = {}
-    for mine in WAITS:
+    kinds = sys.argv[1:] or ["torch", "mpi", "alone", "mindspore"]
+    found = {name: rows for name, rows in _recorded().items() if name.partition("-")[0] not in kinds}
+    for mine in WAITS if "torch" in kinds else ():
         first = "backward-lock" if mine == "backward" else "guilty_lock"
         found[f"torch-{mine}"] = _dumps(_torch(f"{first},{mine}"), 1)
-    for mine in ELSEWHERE:
+    for mine in ELSEWHERE if "torch" in kinds else ():
         found[f"torch-{mine}"] = _dumps(_torch(f"{mine},reduce"), 0)
-    for mine in ("reduce", "guilty_lock", "guilty_sleep"):
+    for mine in ("reduce", "guilty_lock", "guilty_sleep") if "mpi" in kinds else ():
         found[f"mpi-{mine}"] = _dumps(_mpi(f"{mine},{'guilty_lock' if mine == 'reduce' else 'reduce'}"), 0)
-    for mine in ALONE:
+    for mine in ALONE if "alone" in kinds else ():
         found[f"alone-{mine}"] = _dumps([_start([sys.executable, str(HERE / "lives/alone_life.py"), mine], {})], 0)
+    for mine, other in MINDSPORE if "mindspore" in kinds else ():
+        found[f"mindspore-{mine}"] = _dumps(_mindspore(f"{mine},{other}"), 0)
     FILE.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _recorded() -> dict[str, list[dict[str, object]]]:
+    found: dict[str, list[dict[str, object]]] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    return found
 
 
 def _start(words: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, env=os.environ | env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def _torch(what: str) -> list[subprocess.Popen[bytes]]:
+def _free_port() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    env = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        return str(free.getsockname()[1])
+
+
+def _torch(what: str) -> list[subprocess.Popen[bytes]]:
+    env = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
     words = [sys.executable, str(HERE / "lives/torch_life.py"), what]
     return [_start(words, env | {"RANK": str(rank)}) for rank in range(3)]
 
@@ -63,6 +82,15 @@ def _torch(what: str) -> list[subprocess.Popen[bytes]]:
 def _mpi(what: str) -> list[subprocess.Popen[bytes]]:
     words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "3", sys.executable]
     return [_start([*words, str(HERE / "lives/mpi_life.py"), what], {})]
+
+
+def _mindspore(what: str) -> list[subprocess.Popen[bytes]]:
+    """Two workers and their scheduler, which is the last one."""
+    env = {"LIFE": what, "MS_WORKER_NUM": "2", "MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": _free_port()}
+    words = [str(MINDSPORE_PYTHON), str(HERE / "lives/mindspore_life.py")]
+    env |= {"PYTHONUNBUFFERED": "1", "GLOG_v": "3"}
+    workers = [_start(words, env | {"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)}) for rank in range(2)]
+    return [*workers, _start(words, env | {"MS_ROLE": "MS_SCHED"})]
 
 
 def _dumps(processes: list[subprocess.Popen[bytes]], rank: int) -> list[dict[str, object]]:

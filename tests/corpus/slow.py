@@ -132,6 +132,44 @@ def slow_with_stacks(s: Setting) -> Told:
     return Told(Play(ranks, now, kind=s.kind), begin, rank)
 
 
+def _means(s: Setting, share: float, idle: float, fabric: float, first: int) -> list[Act]:
+    """What cards show of steps that are far shorter than a reading: the mean. All work for this share of the step; rank
+    `first` idles for `idle` of it, the others wait, as it does for the rest."""
+    acts = []
+    for r in range(s.ranks):
+        rests = idle if r == first else 0.0
+        power = share * s.work_power + (1 - share - rests) * s.spin_power + rests * 0.13
+        util = between(100 * (1 - rests) - 4, min(100.0, 100 * (1 - rests) + 4)) if rests else between(98, 100)
+        acts.append(Act(util=util, power=power, mem=20.0, fabric=fabric, cpu=1.0, log=LINE / 30, state="R"))
+    return acts
+
+
+def short_steps(s: Setting) -> Told:
+    """Steps of a part of a second, for which one rank gets its data late: its card idles for a part of each"""
+    factor, fabric = s.rng.uniform(1.8, 5.0), s.rng.uniform(0.3e9, 3e9)
+    before, rank = s.rng.uniform(12, 30), s.rng.randrange(s.ranks)
+    even = _means(s, 0.92, 0.0, fabric, rank)
+    late = _means(s, 0.92 / factor, 1 - 1 / factor, fabric / factor, rank)
+    ranks = _then(s, (before, even), (40.0, late), (40.0, even))
+    return Told(Play(ranks, (before + 80) * MINUTE, kind=s.kind), before * MINUTE, rank)
+
+
+def uneven_by_design(s: Setting) -> Told:
+    """Short steps in which the cards of one rank have less to do, by design: a critic, a last stage, a server"""
+    acts = _means(s, s.rng.uniform(0.4, 0.9), s.rng.uniform(0.1, 0.6), s.rng.uniform(0.3e9, 3e9), 0)
+    acts = [acts[0], *(replace(act, util=between(98, 100), power=s.work_power * 0.9) for act in acts[1:])]
+    return Told(Play(_then(s, (90.0, acts)), 90 * MINUTE, kind=s.kind))
+
+
+def another_phase(s: Setting) -> Told:
+    """Short steps, then another phase of the job with less power on all cards, in which all get their data late"""
+    fabric, share = s.rng.uniform(0.3e9, 3e9), s.rng.uniform(0.3, 0.8)
+    first = _means(s, 0.92, 0.0, fabric, 0)
+    power = share * s.work_power + (1 - share) * 0.13
+    second = [replace(act, util=between(100 * share - 5, 100 * share + 5), power=power) for act in first]
+    return Told(Play(_then(s, (30.0, first), (60.0, second)), 90 * MINUTE, kind=s.kind))
+
+
 def even_steps(s: Setting) -> Told:
     """Even steps"""
     return Told(Play(_then(s, (90.0, _even(s))), 90 * MINUTE, kind=s.kind))
@@ -201,12 +239,25 @@ def _life(name: str, make: Callable[[Setting], Told], ranks: Sequence[int] = (2,
 SLOW = (
     _life("L1", throttled_card),
     _life("L2", slow_input, kinds=("nvidia",)),
+    _life("L4", short_steps, kinds=("nvidia",)),
     _life("L3", slow_with_stacks, ranks=(3, 4, 8), weather={"no_cards": True}),
 )
 EVEN = tuple(
     _life(f"E{number}", make)
     for number, make in enumerate(
-        (even_steps, pipeline, one_after_the_other, in_turn, rank_0_logs, independent, short_saves, shared_cards), 1
+        (
+            even_steps,
+            pipeline,
+            one_after_the_other,
+            in_turn,
+            rank_0_logs,
+            independent,
+            short_saves,
+            shared_cards,
+            uneven_by_design,
+            another_phase,
+        ),
+        1,
     )
 )
 

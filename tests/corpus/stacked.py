@@ -72,6 +72,45 @@ def s7(s: Setting) -> Told:
     return _odd(s, at(Act(cpu=0.99, state="R"), "torch-one_big_call"), _waits_on_card(s), tail_min=26)
 
 
+def s24(s: Setting) -> Told:
+    """It takes more CPUs than one: threads of a library compute."""
+    return _odd(s, at(Act(cpu=s.rng.uniform(2, 8), state="R"), "torch-one_big_call"), _waits_on_card(s), tail_min=26)
+
+
+def s27(s: Setting) -> Told:
+    """MindSpore: its first thread waits in AllReduce, or for a graph in which one is."""
+    odd = s.rng.choice((at(asleep(), "mindspore-guilty_lock"), at(asleep(SLEEP), "mindspore-guilty_sleep")))
+    return _odd(s, odd, _waits_on_card(s, s.rng.choice(("mindspore-reduces", "mindspore-graph"))))
+
+
+def s28(s: Setting) -> Told:
+    """On the CPU its ranks take a whole CPU while they wait in AllReduce."""
+    waits = Act(cpu=s.rng.uniform(0.8, 1.0), state="R")
+    return _logs(_odd(s, at(asleep(), "mindspore-guilty_lock"), at(waits, "mindspore-reduces"), tail_min=10))
+
+
+def s29(s: Setting) -> Told:
+    """MindSpore compiles a graph on one rank, or waits for data."""
+    compiles = at(Act(cpu=0.99, state="R"), "mindspore-compiles")
+    loads = at(asleep(cpu=0.02), "mindspore-loads")
+    peers = _waits_on_card(s, s.rng.choice(("mindspore-reduces", "mindspore-graph")))
+    odd, minutes = s.rng.choice(((compiles, 30), (loads, 9)))
+    return _returns(s, odd, peers, s.rng.uniform(3, minutes))
+
+
+def s25(s: Setting) -> Told:
+    """Rank 0 makes tokens, scores or an index, for up to 40 minutes in calls that look alike; the others wait."""
+    life = s.rng.choice(("tokenizes", "scores", "indexes"))
+    return _returns(s, at(Act(cpu=0.99, state="R"), life), _waits_on_card(s, "torch-barrier"), s.rng.uniform(5, 40))
+
+
+def s26(s: Setting) -> Told:
+    """A call of C takes up to 9 minutes."""
+    return _returns(
+        s, at(Act(cpu=0.99, state="R"), "torch-one_big_call"), _waits_on_card(s, "torch-barrier"), s.rng.uniform(3, 9)
+    )
+
+
 def _returns(s: Setting, odd: Act, peers: Act, minutes: float) -> Told:
     """The same for a while, then work again."""
     told = _odd(s, odd, peers)
@@ -187,6 +226,13 @@ RECORDED["saves-slowly"] = [
     replace(asleep_, frames=("write (train.py:60)", *saves.frames))
     for asleep_, saves in zip(RECORDED["torch-guilty_sleep"], RECORDED["torch-saves"], strict=True)
 ]
+_OUTER = RECORDED["torch-one_big_call"][0].frames[1:]
+for _life_, _frames in (
+    ("tokenizes", ("_batch_encode_plus (transformers/tokenization_utils_fast.py:553)", "encode (train.py:41)")),
+    ("scores", ("corpus_scores (train.py:77)", "log_epoch (train.py:90)")),
+    ("indexes", ("_build_document_sample_shuffle_indices (megatron/core/datasets/gpt_dataset.py:453)",)),
+):
+    RECORDED[_life_] = [replace(stack, frames=(*_frames, *_OUTER)) for stack in RECORDED["torch-one_big_call"]]
 RECORDED["frameless"] = [replace(stack, frames=()) for stack in RECORDED["torch-guilty_lock"]]
 RECORDED["torch-serves-poll"] = [replace(stack, wchan="poll_schedule_timeout") for stack in RECORDED["torch-serves"]]
 _SOON = ("SUSPECT", "HUNG")
@@ -212,8 +258,18 @@ STACKED = (
     _hang("S5", "a rank blocked in a driver, its peers in a collective", s5, 3.5, "io_blocked"),
     _hang("S6", "S1, and only the cards say that the peers wait", s6, 3.5, "spin"),
     replace(
-        _hang("S7", "a rank in one call, computing", s7, 23, "livelock"), verdicts=("HUNG",), high_confidence=False
+        _hang("S7", "a rank in one call, computing", s7, 13, "livelock"), verdicts=("HUNG",), high_confidence=False
     ),
+    replace(_hang("S24", "S7 on several CPUs", s24, 23, "livelock"), verdicts=("HUNG",), high_confidence=False),
+    _hang("S27", "MindSpore: a rank in a lock or asleep, its peers in a collective", s27, 4, "spin"),
+    replace(
+        _hang("S28", "MindSpore without cards: a rank in a lock, its peers poll for it", s28, 4, "deadlock"),
+        verdicts=("HUNG",),
+        weather={"no_cards": True},
+    ),
+    _life("S29", "MindSpore: a rank compiles a graph, or waits for data", s29),
+    _life("S25", "a rank makes tokens, scores or an index", s25),
+    _life("S26", "a rank in one call, for up to 9 minutes", s26),
     _life("S8", "a rank looks for a file each second", s8),
     _life("S9", "a rank sends data in a thread", s9),
     _life("S10", "a server without requests, or a prompt", s10, "WAITING", "ALIVE", ranks=(1, 2), kinds=NVIDIA),

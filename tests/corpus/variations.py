@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.corpus.physics import FUTEX, LINE, POLL, Act, Extra, Play, Spell, between, bursts, flat
+from tests.corpus.physics import FUTEX, LINE, POLL, SLEEP, Act, Extra, Play, Spell, between, bursts, flat
 from tests.corpus.scenarios import MB, MINUTE, Scenario, Setting, Told, asleep, spin, work
 
 
@@ -139,10 +139,45 @@ def idle_cards(s: Setting) -> Told:
 
 
 def short_waits(s: Setting) -> Told:
-    """Cards that wait for a barrier for up to 8 minutes, on and on, with nobody at work on this node."""
+    """Cards that wait for a barrier for up to 9 minutes, on and on, with nobody at work on this node: for another."""
     act = work(s)
     waits = s.rng.choice((spin(s), asleep())) if s.kind == "nvidia" else spin(s)
     return _cycle(s, 150, (s.rng.uniform(3, 20), act, act), (s.rng.uniform(2, 7.5), waits, waits))
+
+
+def short_sleeps(s: Setting) -> Told:
+    """Ranks of one node that wait for something outside of the job for up to 9 minutes, on and on."""
+    act, waits = work(s), asleep(FUTEX if s.kind == "nvidia" else POLL)
+    return _cycle(s, 150, (s.rng.uniform(3, 20), act, act), (s.rng.uniform(2, 7.5), waits, waits))
+
+
+def one_polls(s: Setting) -> Told:
+    """All cards wait for up to 9 minutes, and one rank's program waits for a socket or a child."""
+    act, waits = work(s), spin(s)
+    sends = replace(waits, wchan=s.rng.choice((POLL, "do_wait", "sk_wait_data", SLEEP)))
+    return _cycle(s, 150, (s.rng.uniform(4, 20), act, act), (s.rng.uniform(2, 7.5), sends, waits))
+
+
+def workers_compile(s: Setting) -> Told:
+    """All cards wait for up to 9 minutes, and processes of one rank compile for it."""
+    act, waits = work(s), spin(s)
+    told = _cycle(s, 150, (s.rng.uniform(4, 20), act, act), (s.rng.uniform(2, 7.5), waits, waits))
+    spells = told.play.ranks[0]
+    ends = [*(spell.at for spell in spells[1:]), told.play.end]
+    told.play.extras[:] = [
+        Extra(0, cpu=0.7, start_s=spell.at, end_s=end, state="R")
+        for spell, end in zip(spells, ends, strict=True)
+        if spell.act is waits
+    ]
+    return told
+
+
+def small_kernels_on_all(s: Setting) -> Told:
+    """All ranks evaluate with very small kernels, at the power of waiting, for up to 9 minutes without a line."""
+    act = replace(work(s), log=LINE / 30)
+    power = s.spin_power * s.rng.uniform(1.0, 1.3)
+    other = Act(util=flat(100), power=power, mem=0.5, cpu=1.0, state="R", log=LINE / 600)
+    return _cycle(s, 150, (s.rng.uniform(5, 15), act, act), (s.rng.uniform(2, 7.5), other, other))
 
 
 def _after(s: Setting, act: Act, hangs: Act) -> Told:
@@ -185,11 +220,17 @@ VARIATIONS = tuple(
             (small_kernels, (1,)),
             (long_on_host, (1, 2, 8)),
             (paused_child, (1, 2, 8)),
+            (short_sleeps, (1, 2, 8)),
+            (one_polls, (2, 8)),
+            (workers_compile, (2, 8)),
+            (small_kernels_on_all, (2, 8)),
         ),
         1,
     )
 )
-VARIATIONS += (
+_OTHER_NODES = {"V10": {"nodes": 2}}
+VARIATIONS = (
+    *(replace(one, weather=_OTHER_NODES.get(one.name, {})) for one in VARIATIONS),
     Scenario(
         "W1", "A deadlock after work in bursts", bursts_then_sleep, 11, ("HUNG",), kind="deadlock", kinds=("nvidia",)
     ),

@@ -7,7 +7,8 @@ import click
 
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.printing import as_dict, coloured, emit, emit_json, format_option
-from muster.agent.text import clean, command_line, numbers, table
+from muster.agent.text import clean, command_line, table
+from muster.agent.text import ranks as named
 
 if TYPE_CHECKING:
     from muster.agent.cli.client.calls import DaemonConnection
@@ -93,17 +94,21 @@ def _use(connection: "DaemonConnection", job: "job_pb2.Job") -> str:
 
 
 def hang_line(job: "job_pb2.Job") -> str:
-    """What the hang rule says, where it is nothing good."""
+    """What the hang rule says, where it is nothing good, or for whom the others wait."""
     from muster.agent.cli import show
 
     found = job.hang
-    if not (verdict := show.hang(job)):
+    waits = "WAITING" if found.verdict == "WAITING" and found.reason.startswith("WAITING: rank") else ""
+    if not (verdict := show.hang(job) or waits):
         return ""
-    ranks = f", ranks {numbers(found.ranks)}" if found.ranks else ""
-    why = clean(found.reason.partition(": ")[2])
-    return (
-        f"{verdict} since {show.when(found.since)}{ranks}: {why} (muster why {job.job_id}, muster stacks {job.job_id})"
-    )
+    more = f"(muster why {job.job_id}, muster stacks {job.job_id})"
+    head, _, why = found.reason.partition(": ")
+    if not head.startswith(found.verdict):  # it begins with the culprit
+        return f"{verdict}: {clean(found.reason)} {more}"
+    if head == found.verdict != "DRIVER_HANG":  # the same behind the verdict
+        return f"{verdict}: {clean(why)} {more}"
+    who = f", {named(found.ranks)}" if found.ranks else ""
+    return f"{verdict} since {show.when(found.since)}{who}: {clean(why)} {more}"
 
 
 def slow_line(job: "job_pb2.Job") -> str:

@@ -12,6 +12,8 @@ from muster.supervisors.model.states import Outcome, StopCause
 
 #: Events of the hang rule that may be the reason why a job ended.
 _HUNG, _DRIVER = "job.hung", "job.driver_hang"
+#: Below this confidence of the hang rule a hang is only possible (docs/concepts/hang.md).
+_UNSURE = 0.5
 
 
 def card_failed(facts: Facts) -> Cause | None:
@@ -99,7 +101,7 @@ def hangs_now(facts: Facts) -> Iterator[Cause]:
             text = f"a driver hangs: {last.text}"
         elif last.kind == _HUNG:
             steps.append("If it should compute, stop it and restart it from its checkpoint; otherwise leave it alone.")
-            sure = HIGH
+            sure = LOW if last.confidence is not None and last.confidence < _UNSURE else HIGH
         seen = tuple(curves.remarks(facts.minutes))
         yield Cause(text, sure, "hang", tuple(steps), evidence=seen)
 

@@ -194,6 +194,34 @@ class JobMoment(Readings):
         """One of these is stopped by a signal."""
         return any(h.state == "T" for rank in self.held_spinning for h in self.host.held[rank])
 
+    @cached_property
+    def nobody_left(self) -> bool:
+        """All ranks of the job are here, the cards of each began to wait at once, and their processes have been in
+        locks since: none does anything that the others may wait for, nor gives its card small kernels to do."""
+        ranks = [track for track in self.ranks if not self.has_ended(track)]
+        return (
+            not self.job.others
+            and self.wait_at_once
+            and not any(look.mid for look in self.spins)
+            and bool(ranks)
+            and all(track.rank in self.spinning_ranks and self._stays_locked(track) for track in ranks)
+            and self.signs.last(Strength.LOG) <= self.since + self.s.suspect_soon_s
+        )
+
+    def _stays_locked(self, track: RankTrack) -> bool:
+        begun = self.since + self.s.suspect_soon_s
+        return track.locked_since is not None and max(track.locked_since, track.worker_at) <= begun
+
+    @cached_property
+    def cannot_come(self) -> bool:
+        """All cards but those of a few ranks began to wait at once, and these ranks have ended or are stopped."""
+        idle = self.ranks_of(self.idle_cards)
+        return self.wait_at_once and bool(idle) and all(self._is_out(rank) for rank in idle)
+
+    def _is_out(self, rank: int) -> bool:
+        held = self.host.held.get(rank, ())
+        return self.is_reason(rank) or any(h.state == "T" and h.leads for h in held)
+
     def _one_computes(self) -> bool:
         """A card draws far more than the others: they may wait for it. Without power, its memory says so."""
         shares = sorted(share for look in self.spins if (share := _share(look)) is not None)
@@ -278,9 +306,10 @@ class JobMoment(Readings):
 
     @cached_property
     def fallen_silent(self) -> list[RankTrack]:
-        """Ranks of which nothing is seen for `suspect_s`, after signs for at least `established_s`."""
+        """Ranks of which nothing is seen for `suspect_s` (sooner where that is unusual), after signs for at least
+        `established_s`."""
         s, living = self.s, [track for track in self.ranks if not self.has_ended(track)]
-        quiet = [track for track in living if self.now - track.stirred_at >= s.suspect_s]
+        quiet = [track for track in living if self.now - track.stirred_at >= self.suspect_after]
         return [track for track in quiet if track.stirred_at - track.stirs_since >= s.established_s]
 
     @cached_property

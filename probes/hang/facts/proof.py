@@ -12,6 +12,8 @@ from muster.probes.waits import AT_REST, IN_COLLECTIVE, Culprit, WaitKind, WaitP
 
 #: Dumps that must show the same.
 LOOKS = 3
+#: CPU time of a rank in which one thread computes, in CPUs: those of its library take a little, too.
+_ONE_CPU = 1.2
 #: Dumps of several nodes are one look at the job within so many distances of dumps.
 _APART = 3
 
@@ -96,6 +98,24 @@ class StackProof:
         return found if runs and len(runs) == len(found.ranks) and long else None
 
     @cached_property
+    def one_call(self) -> Culprit | None:
+        """Who is to blame, if that is one whose thread stayed in one call for `proof_s`: it never waited, took no more
+        than a CPU, and neither wrote nor read. A call that does not return, or one that takes long."""
+        found = self.culprit
+        if found is None or any(rank not in self.waits for rank in found.ranks):
+            return None
+        if any(wait.looks < LOOKS for wait in self.waits.values()):
+            return None
+        runs = [self.waits[rank] for rank in found.ranks]
+        stays = all(
+            wait.kind is WaitKind.RUNS and wait.still_looks >= LOOKS and wait.at - wait.still_since >= self.r.s.proof_s
+            for wait in runs
+        )
+        first, signs = max(wait.still_since for wait in runs), self.r.signs
+        silent = max(signs.last(Strength.LOG), signs.last_of("some IO", found.ranks)) < first
+        return found if stays and silent and all(self._takes_one_cpu(rank) for rank in found.ranks) else None
+
+    @cached_property
     def at_rest(self) -> tuple[int, ...]:
         """Ranks that wait for requests or at a prompt, if all others do so too, or wait for these."""
         rest = [rank for rank, wait in self.waits.items() if wait.kind in AT_REST]
@@ -128,6 +148,11 @@ class StackProof:
             return wait.still_looks >= LOOKS and self._sleeps_on(wait)
         # A thread of the program may be the one that it waits for, and do something.
         return wait.kind is WaitKind.LOCK and wait.still_looks >= LOOKS and not wait.helped
+
+    def _takes_one_cpu(self, rank: int) -> bool:
+        track, s = self.r.job.ranks.get(rank), self.r.s
+        cpu = track.cpu_of_late(self.r.now, s) if track is not None else None
+        return cpu is not None and s.cpu_idle_s <= cpu <= _ONE_CPU * s.period_s
 
     def _sleeps_on(self, wait: RankWait) -> bool:
         """Whether it has slept for a minute and goes on for longer than anybody pauses between two tries; or has slept

@@ -15,7 +15,7 @@ from muster.probes.kernel.dataclass import dataclass
 #: Looks nearer to each other than this share of the window (7.5 s of 15 min) need not all be kept.
 _APART = 1 / 120
 #: Share of the window that the looks must span.
-_SPAN = 0.8
+SPAN = 0.8
 #: Most ranks that may be slow, as a share of all; the same for ranks that a look does not see.
 _FEW, _UNSEEN = 1 / 3, 1 / 4
 #: Standard deviations by which the share of readings with waiting peers may be too high by chance.
@@ -35,6 +35,10 @@ class RankLook(msgspec.Struct, array_like=True):
     goes: list[int]
     idle: list[int]
     moved: bool = False
+    #: Of steps shorter than a reading: utilization of cards that idle for a part; and which cards are at full
+    #: utilization while data move, and whether at less than their usual power.
+    partly: dict[int, float] = {}
+    pinned: dict[int, bool] = {}
 
     @property
     def waited_for(self) -> list[int]:
@@ -56,18 +60,14 @@ def take(looks: list[RankLook], found: RankLook, window_s: float) -> None:
 
 def look_of(record: Record, job: JobState, s: HangSettings) -> RankLook | None:
     """The look at this record, which the job has taken. None where it does not show enough."""
-    cards = [
-        (card, track)
-        for card in record.cards or ()
-        if (track := job.cards.get(card_key(card))) is not None and track.rank is not None and track.used
-    ]
-    ranks = {track.rank for _, track in cards if track.rank is not None}
+    by_rank = cards_by_rank(record, job)
+    cards, ranks = [pair for mine in by_rank.values() for pair in mine], set(by_rank)
     if len(ranks) < 2 or not _communicates([track for _, track in cards], s):
         return None
     said = {id(track): _says(card, track, job, s) for card, track in cards}
     found = RankLook(job.now, record.t, [], [], [], [])
     for rank in sorted(ranks):
-        mine = [(card, track) for card, track in cards if track.rank == rank]
+        mine = by_rank[rank]
         answers = [said[id(track)] for _, track in mine]
         if False in answers:
             found.goes.append(rank)
@@ -78,8 +78,18 @@ def look_of(record: Record, job: JobState, s: HangSettings) -> RankLook | None:
             found.shares.append(_share(mine, s))
     if len(ranks) - len(found.waits) - len(found.goes) > int(_UNSEEN * len(ranks)):
         return None
-    rates = [_moved(track, s) for _, track in cards if track.rank in found.waits]
+    rates = [moved(track, s) for _, track in cards if track.rank in found.waits]
     found.moved = bool(rates) and all(rates)
+    return found
+
+
+def cards_by_rank(record: Record, job: JobState) -> dict[int, list[tuple[CardReading, CardTrack]]]:
+    """The cards that the job has used: their readings, and what is kept of them."""
+    found: dict[int, list[tuple[CardReading, CardTrack]]] = {}
+    for card in record.cards or ():
+        track = job.cards.get(card_key(card))
+        if track is not None and track.rank is not None and track.used:
+            found.setdefault(track.rank, []).append((card, track))
     return found
 
 
@@ -103,7 +113,8 @@ def _share(cards: Sequence[tuple[CardReading, CardTrack]], s: HangSettings) -> f
     return max(shares) if len(shares) == len(cards) else 0.0
 
 
-def _moved(track: CardTrack, s: HangSettings) -> bool:
+def moved(track: CardTrack, s: HangSettings) -> bool:
+    """Its fabric moved data between the last two readings."""
     usual, last = track.fabric_usual(s), track.samples[-1].fabric if track.samples else None
     return usual is not None and last is not None and last > max(s.fabric_floor_bytes, s.fabric_dead_ratio * usual)
 
@@ -157,7 +168,7 @@ def judge(
     looks: Sequence[RankLook], s: SlowSettings, hang: HangSettings, slow: Sequence[int]
 ) -> Mapping[int, CardEvidence]:
     """The slow ranks. `slow`: those that are SLOW already."""
-    if not looks or looks[-1].at - looks[0].at < _SPAN * s.window_s:
+    if not looks or looks[-1].at - looks[0].at < SPAN * s.window_s:
         return {}
     computes = _computing(looks, s, hang)
     counted = list(_without_long_waits([_corrected(look, computes) for look in looks], s.longest_wait_s))

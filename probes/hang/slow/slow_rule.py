@@ -11,6 +11,7 @@ from muster.probes.hang.hang_records import Record
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.slow import dumps as stacks
 from muster.probes.hang.slow import looks as cards
+from muster.probes.hang.slow import short_steps
 from muster.probes.hang.slow.dumps import DumpedWait, StackEvidence
 from muster.probes.hang.slow.looks import CardEvidence, RankLook
 from muster.probes.hang.slow.slow_settings import SlowSettings
@@ -85,6 +86,7 @@ class SlowRule:
             kept.looks, kept.waits, kept.begun_at = [], [], job.begun_at
         look = cards.look_of(record, job, hang) if job.now - job.begun_at >= s.after_s else None
         if look is not None:
+            short_steps.mark(look, record, job, hang)
             cards.take(kept.looks, look, s.window_s)
         kept.looks = [one for one in kept.looks if one.at > job.now - s.window_s]
         stacks.take(kept.waits, record, job, look.waits if look else (), s.dump_window_s)
@@ -92,7 +94,10 @@ class SlowRule:
 
     def _changed(self, record: Record, job: JobState, hang: HangSettings) -> SlowChange | None:
         kept = self._kept
-        by_cards = cards.judge(kept.looks, self.settings, hang, kept.ranks)
+        by_cards = {
+            **short_steps.judge(kept.looks, self.settings, kept.ranks),
+            **cards.judge(kept.looks, self.settings, hang, kept.ranks),
+        }
         kept.shown_at = {rank: kept.shown_at.get(rank, job.now) for rank in by_cards}
         hold_s = self.settings.hold_s
         by_cards = {

@@ -91,6 +91,21 @@ EXPLANATIONS: tuple[ExplanationRow, ...] = (
         after_log=True,
     ),
     ExplanationRow(
+        "nobody is left",
+        RowStep.BASE,
+        SPIN,
+        words="after steady work (established_s) all cards began to wait at once, all ranks of the job are on this "
+        "node, and their processes have been in locks since (the log is silent, no worker computes): no rank is left "
+        "that the others may wait for",
+        when=lambda m: m.nobody_left,
+        scenario="U1",
+        limit="spin_ratio x hung_s",
+        amount=lambda m: m.s.spin_ratio * m.s.hung_s,
+        sets=RowSets.IS,
+        reason="hung_s, times spin_ratio: all ranks wait, and none is left that they may wait for",
+        sure=0.95,
+    ),
+    ExplanationRow(
         "small kernels",
         RowStep.BASE,
         SPIN,
@@ -109,7 +124,7 @@ EXPLANATIONS: tuple[ExplanationRow, ...] = (
         SPIN,
         words="otherwise",
         when=always,
-        scenario="U1",
+        scenario="P24",
         limit="hung_s",
         sets=RowSets.IS,
         reason="hung_s",
@@ -170,6 +185,20 @@ EXPLANATIONS: tuple[ExplanationRow, ...] = (
         limit="npu_hung_s",
         sets=RowSets.IS,
         reason="npu_hung_s: the fabric of all NPUs fell silent after steady work",
+        sure=0.9,
+    ),
+    ExplanationRow(
+        "one cannot come",
+        RowStep.BASE,
+        QUIET,
+        words="after steady work (established_s) the cards of all ranks but some began to wait at once, and these "
+        "have ended or are stopped by a signal",
+        when=lambda m: m.cannot_come,
+        scenario="U10",
+        limit="spin_ratio x hung_s",
+        amount=lambda m: m.s.spin_ratio * m.s.hung_s,
+        sets=RowSets.IS,
+        reason="hung_s, times spin_ratio: the rank that the others wait for cannot come",
         sure=0.9,
     ),
     ExplanationRow(
@@ -281,9 +310,9 @@ EXPLANATIONS: tuple[ExplanationRow, ...] = (
     ),
     # --- both ---------------------------------------------------------------------------------------------------------
     ExplanationRow(
-        "not the NPUs",
+        "waits for its own",
         RowStep.MORE,
-        QUIET,
+        (*SPIN, *QUIET),
         words="stacks show a rank that waits for data, for a child process or for a compiler",
         when=lambda m: m.stacks.elsewhere(WaitKind.LOADER, WaitKind.CHILD, WaitKind.WORKERS, WaitKind.COMPILER),
         scenario="S11",

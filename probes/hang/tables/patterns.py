@@ -40,6 +40,13 @@ def _blamed(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     return (found.ranks, dict.fromkeys(found.ranks, found.does)) if found is not None else ((), {})
 
 
+def _loops(m: JobMoment) -> bool:
+    silent = m.now - m.stacks.since
+    return (silent >= m.s.hung_s and m.stacks.one_call is not None) or (
+        silent >= m.s.weak_s and m.stacks.looping is not None
+    )
+
+
 def _at_rest(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     """Ranks that wait for requests or at a prompt."""
     return m.stacks.at_rest, {rank: m.stacks.waits[rank].place.text for rank in m.stacks.at_rest}
@@ -173,16 +180,16 @@ PATTERNS: tuple[PatternRow, ...] = (
     PatternRow(
         "a loop by stacks",
         None,
-        words="silent for weak_s, and the dumps of hung_s show all but a few ranks in a collective, and these few run "
-        "through the same lines",
-        when=lambda m: m.now - m.stacks.since >= m.s.weak_s and m.stacks.looping is not None,
+        words="silent for weak_s (hung_s if they stay in one call, on one CPU, and never wait), and the dumps of "
+        "hung_s (proof_s) show all but a few ranks in a collective, and these few run through the same lines",
+        when=_loops,
         verdict=HangVerdict.HUNG,
         scenario="S7",
         kind=HangKind.LIVELOCK,
         rule="stacks: the others wait for a rank that runs through the same lines: work, or a loop",
         who=_blamed,
         since=lambda m: m.stacks.since,
-        limit=("a loop in one place",),
+        limit=("a call that does not return", "a loop in one place"),
         sure=0.4,
         clears=_proof_clears,
     ),
@@ -205,7 +212,8 @@ PATTERNS: tuple[PatternRow, ...] = (
     PatternRow(
         "rank is waited for, no cards",
         None,
-        words="the job has no card; some ranks fell silent (suspect_s) after established_s of signs, others go on",
+        words="the job has no card; some ranks fell silent (suspect_s, or suspect_soon_s "
+        "where that is unusual) after established_s of signs, others go on",
         when=lambda m: m.waited_for,
         verdict=HangVerdict.WAITING,
         scenario="P20",

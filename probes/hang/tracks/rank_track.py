@@ -110,6 +110,10 @@ class RankTrack(msgspec.Struct):
     #: Since when it gives signs, even weak ones, and has not paused for longer than a window.
     talks_since: float = NEVER
     talked_at: float = NEVER
+    #: Since when its own process waits for a lock in each record; None: it did not in the last one.
+    locked_since: float | None = None
+    #: When a process of it, but its own, last computed.
+    worker_at: float = NEVER
     #: When its own process, no helper of it, last wrote anything but its log.
     wrote_at: float = NEVER
     #: The same with traces of CPU time: what there is of a rank whose cards tell nothing. What is usual for it, and
@@ -158,11 +162,21 @@ class RankTrack(msgspec.Struct):
                 grown[proc.key] = _capped(_growth(_NOTHING, proc), dt)
             if before is None or dt > 0:
                 self._keep(proc, before, now)
+            if (
+                proc.key != self.leader
+                and dt > 0
+                and grown.get(proc.key, _NO_GROWTH)[2] * s.period_s >= s.cpu_idle_s * dt
+            ):
+                self.worker_at = now - dt / 2
             if proc.state not in _ENDED:
                 self.io_at = now if proc.wchar is not None or proc.write_bytes is not None else self.io_at
                 self.cpu_at = now if proc.cpu_s is not None else self.cpu_at
         if procs:
             self._forget(procs, grown, now, s)
+            if not self.waits_in_lock():
+                self.locked_since = None
+            elif self.locked_since is None:
+                self.locked_since = now - dt / 2
         if anew:
             return why
         if asked:
@@ -341,6 +355,11 @@ class RankTrack(msgspec.Struct):
         """Its own process waits for a lock, or its place is unknown."""
         return "futex" in (self.waits_in() or "futex")
 
+    def waits_in_lock(self) -> bool:
+        """Its own process sleeps in a lock: it does nothing, nor does it give its card anything to do."""
+        leader = self.procs.get(self.leader)
+        return leader is not None and leader.state == "S" and "futex" in leader.wchan
+
     def waits_in(self) -> str:
         """The kernel's function in which its own process waits; empty: in none, or unknown."""
         leader = self.procs.get(self.leader)
@@ -370,6 +389,7 @@ class RankTrack(msgspec.Struct):
         )
 
 
+_NO_GROWTH = (0.0, 0.0, 0.0, 0.0)
 _NOTHING = ProcState("", NEVER, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 

@@ -1,6 +1,8 @@
-"""`ddp_absent.py FILE RANK HOW ...`: examples/ddp/train_ddp.py with the other arguments, in which one rank stops taking
-part once FILE is there: it sleeps for ever (HOW is "sleep") or computes ("spin"), outside of every collective."""
+"""`ddp_absent.py FILE RANK HOW ...`: examples/ddp/train_ddp.py with the other arguments; once FILE exists, a rank
+stops: it sleeps for ever (HOW is "sleep"), computes ("spin") or stays in a loop of C ("c"), outside of every
+collective."""
 
+import itertools
 import os
 import sys
 import time
@@ -21,6 +23,8 @@ def prepare_next_batch() -> None:
     while True:
         if HOW == "sleep":
             time.sleep(1000)
+        elif HOW == "c":
+            any(itertools.repeat(False))  # it never lets go of the GIL
 
 
 def train_step(training: train_ddp.Training, stop: train_ddp.StopRequest) -> tuple[float, bool]:

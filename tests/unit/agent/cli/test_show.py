@@ -38,10 +38,25 @@ def test_status_says_since_when_who_and_why() -> None:
     reason = "HUNG (spin) for 600 s: per rank: cards wait for a rank that does nothing; rank 5: its process has ended"
     found = job(verdict="HUNG", kind="spin", ranks=[5], reason=reason, since=Timestamp(seconds=1763719200))
     assert look.hang_line(found) == (
-        f"HUNG (spin) since {show.when(found.hang.since)}, ranks 5: per rank: cards wait for a rank that does nothing; "
+        f"HUNG (spin) since {show.when(found.hang.since)}, rank 5: per rank: cards wait for a rank that does nothing; "
         "rank 5: its process has ended (muster why j, muster stacks j)"
     )
     assert look.hang_line(job(verdict="ALIVE")) == ""
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind", "reason", "shown"),
+    [
+        ("HUNG", "deadlock", "rank 1 sleeps in f (t.py:8) since 10:04:11; rank 0 waits for it", "HUNG (deadlock): {}"),
+        ("SUSPECT", "spin", "SUSPECT: rank 1 sleeps in f (t.py:8) since 10:04:11", "SUSPECT (spin): {}"),
+        ("WAITING", "", "WAITING: rank 1 runs in f (t.py:8) since 10:04:11; rank 0 waits for it", "WAITING: {}"),
+        ("WAITING", "", "WAITING; rank 1: stacks: a rank waits for requests", ""),
+    ],
+)
+def test_status_names_the_culprit(verdict: str, kind: str, reason: str, shown: str) -> None:
+    sentence = reason.removeprefix(f"{verdict}: ")
+    more = " (muster why j, muster stacks j)" if shown else ""
+    assert look.hang_line(job(verdict=verdict, kind=kind, ranks=[1], reason=reason)) == shown.format(sentence) + more
 
 
 def test_what_could_not_be_read_of_a_rank_is_no_zero() -> None:

@@ -3,6 +3,8 @@
 import time
 
 from muster.agent.hang import culprit
+from muster.agent.hang.hang_watch import CurrentHang
+from muster.probes.hang import Change, HangKind, HangVerdict
 from muster.probes.waits import Culprit, WaitKind, WaitPlace
 
 LOCKED = WaitPlace(WaitKind.LOCK, "", "guilty_lock (train.py:11)")
@@ -19,3 +21,11 @@ def test_the_sentence():
     assert culprit.sentence(two, 1e9) == text
     gone = Culprit((1,), WaitPlace(WaitKind.EXITED), (0,), REDUCES).as_evidence()
     assert culprit.sentence(gone, 1e9) == f"rank 1 has exited since {at}; rank 0 waits for it in all_reduce"
+
+
+def test_a_suspected_job_has_it_as_soon_as_stacks_show_it():
+    suspected = Change(1e9, "j", HangVerdict.SUSPECT, HangKind.SPIN, (0, 1), 0.9, {"rule": "cards wait", "since": 1e9})
+    assert CurrentHang(suspected, 1e9, 1e9).reason == "SUSPECT (spin); ranks 0-1: cards wait"
+    blamed = Culprit((1,), LOCKED, (0,), REDUCES).as_evidence()
+    known = CurrentHang(suspected, 1e9, 1e9, {"since": 1e9, "culprit": blamed})
+    assert known.reason == f"SUSPECT: {culprit.sentence(blamed, 1e9)}"

@@ -401,6 +401,13 @@ def test_a_driver_that_hung_is_told_as_that() -> None:
     assert now.text.startswith("a driver hangs: a call") and now.confidence == "low"
 
 
+@pytest.mark.parametrize(("confidence", "sure"), [(None, "high"), (0.95, "high"), (0.4, "low")])
+def test_a_running_job_hangs_as_surely_as_the_rule_says(confidence: float | None, sure: str) -> None:
+    hangs = replace(HUNG, confidence=confidence)
+    (now,) = causes(facts(rank(0, None), state=State.RUNNING, happenings=(hangs,)))
+    assert now.text.startswith("it seems to hang: rank 1") and now.confidence == sure
+
+
 def test_a_hang_after_which_it_failed_by_itself() -> None:
     known = facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(HUNG,))
     assert first(known) == ("hang", "", "medium")

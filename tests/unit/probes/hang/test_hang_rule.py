@@ -104,13 +104,14 @@ def verdicts(changes: Iterable[Change]) -> list[str]:
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_spin_after_steady_work_is_suspected_after_a_minute_and_hung_after_ten() -> None:
+def test_a_spin_after_steady_work_is_suspected_after_a_minute_and_hung_after_seven_and_a_half() -> None:
     node = Node()
     lines = node.steps(10, WORK)
     began = node.t
     changes = fed([*lines, *node.steps(12, SPIN)])
     assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
-    assert [round((c.t - began) / 60) for c in changes[1:]] == [1, 10]
+    assert [round((c.t - began) / 60) for c in changes[1:]] == [1, 8]
+    assert changes[-1].evidence["limit_s"] == 450
     hung = changes[-1]
     assert (hung.kind, hung.ranks) == ("spin", (0, 1))
     assert hung.confidence > 0.8
@@ -372,7 +373,23 @@ def test_another_limit_of_power_ends_no_hang(minutes: int) -> None:
         for card in line["cards"]:
             card["power_limit_w"] = 300.0
     (hung,) = [c for c in fed(lines) if c.verdict is HangVerdict.HUNG]
-    assert hung.evidence["silent_s"] == pytest.approx(600, abs=60)
+    assert hung.evidence["silent_s"] == pytest.approx(450, abs=60)
+
+
+def test_who_may_be_waited_for_gets_ten_minutes() -> None:
+    def hung_after(act: Line | Callable[[int], Line], **more: object) -> int:
+        node = Node(2)
+        lines = [*node.steps(20, WORK), *node.steps(15, act)]
+        began = lines[80]["t"]
+        (hung,) = [c for c in fed(line | more for line in lines) if c.verdict is HangVerdict.HUNG]
+        return round((float(hung.t) - float(began)) / 60 - 0.3)
+
+    assert hung_after(SPIN) == 7
+    assert hung_after(SPIN, nodes=2) == 10
+    assert hung_after(lambda rank: SPIN | {"wchan": "do_epoll_wait"} if rank else SPIN) == 10
+    assert hung_after(lambda rank: SPIN | {"state": "R", "wchan": None} if rank else SPIN) == 10
+    assert hung_after(SPIN | {"wchan": None}) == 10
+    assert hung_after(SPIN | {"log": 3.0}) == 10
 
 
 def test_a_process_that_was_left_out_for_a_while_did_nothing_new() -> None:

@@ -64,8 +64,9 @@ def test_it_begins_and_ends_and_says_why() -> None:
     assert begins.as_dict()["rule"] == "slow"
 
 
-def test_a_rule_that_goes_on_from_its_state_says_the_same() -> None:
-    seen = records("L2", 1)
+@pytest.mark.parametrize("name", ["L2", "L4"])
+def test_a_rule_that_goes_on_from_its_state_says_the_same(name: str) -> None:
+    seen = records(name, 1)
     assert told(seen, stored=True) == told(seen) != []
 
 

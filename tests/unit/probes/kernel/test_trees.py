@@ -130,6 +130,14 @@ def test_under_a_launcher_too_a_session_is_no_rank(proc: ProcFolder, forest: For
     }
 
 
+def test_a_rank_below_a_launcher_knows_how_many_there_are(proc: ProcFolder, forest: Forest):
+    proc.remove(200)
+    proc.add(110, 100, 1100, environ={"RANK": "8", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "2"})
+    proc.add(111, 100, 1100, environ={"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "12"})
+    (procs,) = forest.look([LAUNCHER], {}).values()
+    assert {p.stat.pid: (p.world, p.local_world) for p in procs} == {100: (None, None), 110: (16, 2), 111: (12, None)}
+
+
 def test_the_names_of_helpers_are_a_setting(proc: ProcFolder):
     procfs = Procfs(proc.path)
     proc.add(110, 100, 1100, session=100, name="wandb-core")

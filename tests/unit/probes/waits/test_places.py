@@ -1,10 +1,13 @@
 """Where a process waits. The frames of PyTorch on gloo were seen in real jobs, without native frames."""
 
+from dataclasses import asdict
+
 import pytest
 
 from muster.probes.stacks import ProcessStacks, PythonThread, Task
 from muster.probes.stacks.rank_stacks import rank_stack
-from muster.probes.waits import WaitKind, place
+from muster.probes.waits import RankStack, WaitKind, place
+from tests.corpus.stacked import RECORDED
 
 USER = "step (train.py:30)"
 REDUCE = ("all_reduce (torch/distributed/distributed_c10d.py:2501)", "wrapper (torch/distributed/c10d_logger.py:79)")
@@ -72,6 +75,16 @@ def process(*frames: str, state: str = "S", wchan: str = "", held: int | None = 
             f"waits at a prompt in {USER}",
         ),
         (process(USER, state="R"), WaitKind.RUNS, f"runs in {USER}"),
+        (
+            process("_batch_encode_plus (transformers/tokenization_utils_fast.py:553)", USER, state="R"),
+            WaitKind.COMPUTES,
+            "computes in _batch_encode_plus (transformers/tokenization_utils_fast.py:553)",
+        ),
+        (
+            process("inner (train.py:9)", "validate_epoch (train.py:80)", state="R"),
+            WaitKind.COMPUTES,
+            "computes in inner (train.py:9)",
+        ),
         (process("inner (train.py:9)", USER, held=1), WaitKind.RUNS, f"runs in {USER}"),
         (process(*REDUCE, USER, state="T"), WaitKind.STOPPED, f"is stopped by a signal (T) in {USER}"),
         (process(*REDUCE, USER, state="t"), WaitKind.TRACED, f"is held by a debugger (t) in {USER}"),
@@ -135,3 +148,22 @@ def test_what_a_program_does_below_a_save_or_a_loader_is_part_of_that(outer: str
 def test_workers_of_its_own_are_no_lock(frame: str) -> None:
     found = process("wait (threading.py:327)", frame, USER, wchan="futex_do_wait")
     assert place(rank_stack(found)).kind is WaitKind.WORKERS
+
+
+@pytest.mark.parametrize(
+    ("life", "kind"),
+    [
+        ("mindspore-reduces", WaitKind.COLLECTIVE),
+        ("mindspore-graph", WaitKind.COLLECTIVE),
+        ("mindspore-guilty_lock", WaitKind.LOCK),
+        ("mindspore-guilty_sleep", WaitKind.SLEEP),
+        ("mindspore-loads", WaitKind.LOADER),
+        ("mindspore-compiles", WaitKind.COMPILER),
+        ("torch-reduce", WaitKind.COLLECTIVE),
+        ("torch-evaluates", WaitKind.COMPUTES),
+        ("torch-one_big_call", WaitKind.RUNS),
+    ],
+)
+def test_recorded_stacks_of_real_processes(life: str, kind: WaitKind) -> None:
+    for stack in RECORDED[life]:
+        assert place(RankStack(**asdict(stack) | {"rank": 0, "pid": 1})).kind is kind
