@@ -261,7 +261,7 @@ def _row(one: Happening, zero: float) -> Row:
 
 def _adds(main: Cause, other: Cause) -> bool:
     """Whether another cause adds something to the first one."""
-    if other.sign is not None and other.sign == main.sign:
+    if (other.sign is not None and other.sign == main.sign) or other.text == main.text:
         return False
     if main.confidence == CERTAIN:
         return other.kind == "node" and other.confidence not in (LOW, NONE)

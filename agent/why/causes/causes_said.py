@@ -43,8 +43,10 @@ _OWN_ERROR = 1
 def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
     """The first failed rank's own cause, else that of another rank, else what follows from a cause elsewhere;
     None where the logs say nothing."""
+    signs = [one for one in signs if not one.ignored] or signs
     if not signs:
         return None
+    signs = _without_consequences(signs, facts)
     by_bug = {who(one, facts) for one in signs if _is_bug(one)}
     by_name = {who(one, facts) for one in signs if _is_named(one) and one.last and not one.before_end}
     signs = [one for one in signs if _counts(one, by_bug, by_name, facts)]
@@ -74,6 +76,21 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
     )
 
 
+def _without_consequences(signs: Sequence[Sign], facts: Facts) -> list[Sign]:
+    """Without what a rank says of its peers after an error of the program, in the traceback of its end or behind it: it
+    lost them because it ended, or on its way out."""
+    bugs: dict[tuple[int | None, int | None], int] = {}
+    for sign in signs:
+        if _is_bug(sign) and sign.last and not sign.file:
+            bugs[who(sign, facts)] = min(sign.hit.at, bugs.get(who(sign, facts), sign.hit.at))
+
+    def follows(sign: Sign) -> bool:
+        begin = bugs.get(who(sign, facts))
+        return sign.hit.signature.role == "follow" and begin is not None and sign.hit.at > begin and not sign.file
+
+    return [sign for sign in signs if not follows(sign)]
+
+
 def _is_bug(sign: Sign) -> bool:
     """Whether it is an error of the program that ended it."""
     return sign.hit.signature.shows == "exception" and not sign.before_end and _BUGS.match(sign.hit.line) is not None
@@ -100,7 +117,8 @@ def _counts(
 def is_survived(sign: Sign) -> bool:
     """Whether the line itself says that the program went on."""
     line = sign.hit.line
-    return sign.hit.signature.shows == "line" and (_HANDLED.search(line) or _WARNING.search(line)) is not None
+    said = sign.hit.signature.shows == "line" and (_HANDLED.search(line) or _WARNING.search(line)) is not None
+    return said or sign.ignored
 
 
 def _sentence(sign: Sign) -> str:

@@ -204,6 +204,22 @@ def test_of_errors_at_the_same_time_those_of_the_network_may_follow_from_the_oth
     assert told_by(facts(*both, signs=signs)) == (1, "cuda-ecc")
 
 
+def test_what_a_rank_says_of_its_peers_after_an_error_of_its_own_follows_from_that() -> None:
+    """`During handling of the above exception`, or on its way out."""
+    error, lost = sign("python-exception", place=10), sign("connection-reset", place=90)
+    bug = replace(error, hit=replace(error.hit, line="KeyError: 'input_ids'"))
+    assert told_by(facts(rank(0, Outcome.EXITED, code=1), signs=(bug, lost))) == (0, "python-exception")
+    # The other way round the program stumbled over the lost connection.
+    after = replace(bug, hit=replace(bug.hit, at=100))
+    assert told_by(facts(rank(0, Outcome.EXITED, code=1), signs=(lost, after))) == (0, "connection-reset")
+
+
+def test_a_traceback_that_python_goes_on_from_counts_where_nothing_else_is_known() -> None:
+    error, ignored = sign("python-exception", place=10), replace(sign("io-error", place=90), ignored=True)
+    assert first(facts(rank(0, Outcome.EXITED, code=1), signs=(error, ignored)))[1:] == ("python-exception", "medium")
+    assert first(facts(rank(0, Outcome.EXITED, code=1), signs=(ignored,)))[1:] == ("io-error", "low")
+
+
 def test_an_exception_that_a_line_quotes_is_no_cause_of_a_known_error_behind_it() -> None:
     def known(line: str) -> Facts:
         before = sign("cuda-out-of-memory", 0, 3.0)
