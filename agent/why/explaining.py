@@ -75,7 +75,7 @@ class Explaining:
 
     def _one_ended(self, entry: Entry) -> None:
         self._asked.discard(entry.job_id)
-        if entry.lacks_explanation:
+        if entry.lacks_explanation or entry.lacks_past:
             self._ended.append(entry)
             self._told.tell()
 
@@ -98,9 +98,10 @@ class Explaining:
     async def _follow(self, entry: Entry) -> None:
         began = anyio.current_time()
         try:
-            for after in LOOKS_S:
+            for after in LOOKS_S if entry.lacks_explanation else LOOKS_S[:1]:
                 await anyio.sleep_until(began + after)
                 if self._registry.known(entry.job_id) is not entry:
+                    self._was_removed(entry)
                     return
                 await self._explain_safely(entry)
         finally:
@@ -142,7 +143,8 @@ class Explaining:
             return
         async with self._registry.alone(entry.job_id):
             if self._registry.known(entry.job_id) is not entry:
-                return  # it was removed meanwhile
+                self._was_removed(entry)
+                return
             try:
                 await threads.run(explained.write, entry.paths.explained, found)
                 self._unwritten.discard(entry.job_id)
@@ -153,8 +155,18 @@ class Explaining:
                 return
             entry.explained = found
             self._registry.count_change()
-            self._known.events.append([(None, _event(entry, found, before))])
+            if entry.job.state in EXPLAINED:
+                self._known.events.append([(None, _event(entry, found, before))])
             entry.wake()
+
+    def _was_removed(self, entry: Entry) -> None:
+        """Reports that there is no explanation, where there is none: its records and logs may be gone."""
+        early = entry.job.verdict
+        if not entry.lacks_explanation or early is None:
+            return
+        why = "the job was removed before its cause was known"
+        entry.explained = Explained(early.recommendation, why, at=time.time())
+        self._known.events.append([(None, _event(entry, entry.explained, None))])
 
 
 def _as_ended(entry: Entry) -> Entry:

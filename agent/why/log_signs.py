@@ -98,8 +98,9 @@ class Searched:
     last_lines: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
-async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
-    """Searches the last part of logs. Never raises."""
+async def search(wanted: Sequence[Wanted], table: Table, back_s: float = BACK_S) -> Searched:
+    """Searches the last part of logs; for `back_s` seconds it looks further back where that names no error. Never
+    raises."""
     if not wanted:
         return Searched()
     folder = wanted[0].file.path.parent
@@ -107,7 +108,7 @@ async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
 
     def run() -> None:
         until = time.monotonic() + READ_S
-        back_until = time.monotonic() + BACK_S
+        back_until = time.monotonic() + back_s
         for one in wanted:
             if time.monotonic() >= until:
                 found.append(Searched((), (f"not all logs were searched within {READ_S:g} s",)))

@@ -5,13 +5,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from muster.agent.telemetry.job_processes import LAUNCHERS
-from muster.agent.text import numbers, uncapitalized
+from muster.agent.text import uncapitalized
 from muster.agent.why import curves
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn
 from muster.agent.why.facts import Facts
 from muster.agent.why.log_signs import Sign
 from muster.supervisors.model import verdict
-from muster.supervisors.model.states import State
 
 #: Up to this priority a signature says only that an error occurred, not which.
 VAGUE = 40
@@ -160,19 +159,6 @@ def in_step(facts: Facts) -> Cause | None:
     """The cause of a failed step before the ranks, from the job's own log."""
     cause = best(facts.signs, facts)
     return replace(cause, text=f"{facts.job.step_name} failed: {cause.text}") if cause is not None else None
-
-
-def repeated(facts: Facts) -> str:
-    """A sentence if earlier attempts ended in the same way; else empty."""
-    now = best(facts.signs, facts)
-    if now is None or facts.job.state is State.SUCCEEDED:
-        return ""
-    before = {number: best(signs, facts) for number, signs in (facts.past or {}).items()}
-    same = [number for number, cause in before.items() if cause is not None and cause.signature == now.signature]
-    if not same:
-        return ""
-    which = f"attempt{'s' if len(same) > 1 else ''} {numbers(same)}"
-    return f"{which} ended in the same way ({now.signature}): a restart alone is not likely to help"
 
 
 def who(sign: Sign, facts: Facts) -> tuple[int | None, int | None]:

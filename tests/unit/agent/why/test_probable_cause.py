@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from muster.agent.why.causes.causes_said import repeated
+from muster.agent.events.event_store import Event
+from muster.agent.why.around import Events
+from muster.agent.why.causes import past_attempts
+from muster.agent.why.causes.past_attempts import first_failures, repeated
 from muster.agent.why.causes.probable_cause import causes
 from muster.agent.why.curves import Curve, Minutes
 from muster.agent.why.facts import Facts
-from muster.supervisors.model.lifecycle import Rank, Stop, Verdict
+from muster.supervisors.model.lifecycle import Attempt, Rank, Stop, Verdict
 from muster.supervisors.model.states import STEP, Outcome, State, StopCause
 from muster.supervisors.system import oom
 from tests.unit.why_facts import RAN, ZERO, facts, happening, rank, sign, victim
@@ -485,12 +488,38 @@ def test_what_it_wrote_lately() -> None:
 # --- attempts ---------------------------------------------------------------------------------------------------------
 
 
+#: An attempt of which rank 0 failed first, at AT; rank 1 was stopped then.
+AT = ZERO - 500.0
+BEFORE = [Attempt(number, AT - 60, AT + 5, 7, "rank 0 exited with code 7", 0, {0: 10, 1: 10}) for number in range(3)]
+
+
+def of_attempts(known: Facts, *, told: bool = True) -> Facts:
+    """`told`: its event tells when rank 0 ended."""
+    exited = Event(AT, "rank.exited", known.entry.job_id, rank=0)
+    known.job.past = list(BEFORE)
+    return replace(known, events=Events((exited,)) if told else Events())
+
+
 def test_the_same_end_again() -> None:
-    past = {0: (sign("no-space", 0, 90.0),), 1: (sign("cuda-ecc", 0, 50.0),), 2: (sign("no-space", 0, 30.0),)}
-    assert "attempts 0,2" in repeated(facts(*FAILED, signs=(sign("no-space"),), past=past))
-    assert repeated(facts(*FAILED, signs=(sign("python-import"),), past=past)) == ""
-    assert repeated(facts(*FAILED, signs=(sign("no-space"),))) == ""
-    assert repeated(facts(rank(0, Outcome.EXITED), state=State.SUCCEEDED, signs=(sign("no-space"),), past=past)) == ""
+    past = {0: (sign("no-space", 0, 501.0),), 1: (sign("cuda-ecc", 0, 501.0),), 2: (sign("no-space", 0, 501.0),)}
+    assert "attempts 0,2" in repeated(of_attempts(facts(*FAILED, signs=(sign("no-space"),), past=past)))
+    assert repeated(of_attempts(facts(*FAILED, signs=(sign("python-import"),), past=past))) == ""
+    assert repeated(of_attempts(facts(*FAILED, past=past))) == ""
+    succeeded = facts(rank(0, Outcome.EXITED), state=State.SUCCEEDED, signs=(sign("no-space"),), past=past)
+    assert repeated(of_attempts(succeeded)) == ""
+
+
+def test_an_earlier_attempt_is_judged_as_the_last_one() -> None:
+    """Its victim exited first; the rank with the error of its own was stopped, or wrote its own only when it was."""
+    lost = sign("gloo-peer-gone", 0, 500.5)
+    own, late = sign("io-error", 1, 501.0), sign("python-exception", 1, 499.0)
+    past = {0: (lost, own), 1: (lost, late), 2: (lost,)}
+    known = of_attempts(facts(*FAILED, past=past))
+    assert first_failures(known) == {0: 1}
+    found = [past_attempts.cause(attempt, known) for attempt in BEFORE]
+    assert [one.signature if one else None for one in found] == ["io-error", "gloo-peer-gone", "gloo-peer-gone"]
+    # Where nobody knows when the first rank ended, no other is blamed.
+    assert first_failures(of_attempts(facts(*FAILED, past=past), told=False)) == {}
 
 
 def test_telemetry_is_evidence() -> None:
