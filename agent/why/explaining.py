@@ -45,6 +45,8 @@ class Explaining:
         self._ended: deque[Entry] = deque()
         self._told = Changes()
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
+        #: Of later looks: a job that has just ended does not wait for them.
+        self._later = anyio.CapacityLimiter(1)
         #: Jobs in the course of explanation; and those whose explanation could not be written.
         self._followed: set[str] = set()
         self._unwritten: set[str] = set()
@@ -93,7 +95,7 @@ class Explaining:
             with contextlib.suppress(JobNotFound):
                 entry = await self._registry.get(row.job_id)
                 if entry.lacks_explanation and entry.job_id not in self._followed:
-                    await self._explain_safely(entry)
+                    await self._explain_safely(entry, self._later)
 
     async def _follow(self, entry: Entry) -> None:
         began = anyio.current_time()
@@ -103,7 +105,7 @@ class Explaining:
                 if self._registry.known(entry.job_id) is not entry:
                     self._was_removed(entry)
                     return
-                await self._explain_safely(entry)
+                await self._explain_safely(entry, self._later if after else self._limiter)
         finally:
             self._followed.discard(entry.job_id)
             self._unwritten.discard(entry.job_id)
@@ -129,9 +131,9 @@ class Explaining:
         facts = await gather(self._known, entry, Path(folder) if folder else None)
         return explanation(facts, probable_cause.causes(facts))
 
-    async def _explain_safely(self, entry: Entry) -> None:
+    async def _explain_safely(self, entry: Entry, limiter: anyio.CapacityLimiter) -> None:
         try:
-            async with self._limiter:
+            async with limiter:
                 await self._explain(entry)
         except Exception:  # a bug here must not end the daemon
             _log.exception("why.explaining_defect", job=entry.job_id)

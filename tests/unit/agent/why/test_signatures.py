@@ -379,6 +379,9 @@ SAMPLES = [
         "store-object-missing",
         "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error. (Request ID: Root=1-6)\n",
     ),
+    ("rendezvous-refused", "torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n"),
+    ("ray-peer-gone", "ray.exceptions.NodeDiedError: Task was not retried because the node was dead.\n"),
+    ("stale-handle", "TimeoutError: [Errno 110] Connection timed out: '/mnt/nfs/data/0001.tar'\n"),
     ("killed", "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL\n"),
     ("segfault", "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV\n"),
 ]
