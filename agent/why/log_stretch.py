@@ -6,11 +6,11 @@ Blocks: everything here reads files that may lie on a disk that hangs.
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from muster.agent.host.log_folder import folder
 from muster.agent.logs.log_reading import RankLogFile, TimeIndex, offset_since
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output.log_reader import Reader
 
 #: How far back an error is looked for whose rank wrote much before it ended: bytes, seconds before its last output.

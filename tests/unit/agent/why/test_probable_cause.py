@@ -273,7 +273,7 @@ def test_two_causes_that_cannot_be_told_apart_are_both_named() -> None:
     both = rank(0, Outcome.EXITED, code=1, found_by=2), rank(1, Outcome.EXITED, code=1, found_by=2)
     signs = (sign("python-import", 0, 4.0), sign("no-space", 1, 3.9))
     text = causes(facts(*both, signs=signs))[0].text
-    assert "rank 0: " in text and "rank 1: " in text and text.endswith(": which was first cannot be told")
+    assert "rank 0: " in text and "rank 1: " in text and text.endswith(": which was first is unknown")
 
 
 def test_below_a_launcher_each_worker_speaks_for_itself() -> None:
