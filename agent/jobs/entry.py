@@ -86,6 +86,12 @@ class Entry:
         """Whether the job's verdict has no explanation yet."""
         return self.job.state in EXPLAINED and not self.damaged and self.explained is None
 
+    @property
+    def lacks_past(self) -> bool:
+        """Whether the job has ended, and only earlier attempts of it have no explanation yet."""
+        ended_otherwise = self.job.state.final and self.job.state not in EXPLAINED
+        return ended_otherwise and bool(self.job.past) and not self.damaged and self.explained is None
+
     def note(self, source: str, text: str) -> None:
         """Sets the sentence of a source; an empty text removes it."""
         notes = {**(self.notes or {}), source: text}
@@ -303,7 +309,7 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
             entry.give_up(str(error))
         except OSError as error:
             _not_read(entry, paths.journal, error)
-    if entry.lacks_explanation:
+    if entry.lacks_explanation or entry.lacks_past:
         entry.explained = explained.read(paths.explained)
     if entry.job.missing_lines and paths.lines_written.exists():
         entry.job.missing_lines.clear()

@@ -3,6 +3,7 @@
 The supervisor's verdict exists at once, and knows ranks and exit codes. The explanation follows within seconds; it
 also uses the output, the cards and the node (agent/why/explaining.py)."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import msgspec
 
 from muster.agent.errors import StartupError
 from muster.agent.host import state_file
-from muster.supervisors.model.lifecycle import Verdict
+from muster.supervisors.model.lifecycle import Attempt, Verdict
 
 VERSION = 1
 
@@ -33,7 +34,8 @@ class Explained(msgspec.Struct, frozen=True):
     """`recommendation` and `reason` replace those of the supervisor's verdict. `cause` is a sentence; `kind`,
     `confidence` and `signature` are those of the cause (agent/why/causes/found.py); `rank` wrote it. `worker`:
     where that is a launcher. `first_failed`: the rank that is the cause, if it is not the one that the supervisor saw
-    fail first, and its `last_lines`. `at`: seconds since the epoch."""
+    fail first, and its `last_lines`. `at`: seconds since the epoch. `past`: as `first_failed`, by the number of an
+    earlier attempt."""
 
     recommendation: str
     reason: str
@@ -47,6 +49,7 @@ class Explained(msgspec.Struct, frozen=True):
     worker: Worker | None = None
     first_failed: int | None = None
     last_lines: tuple[str, ...] = ()
+    past: dict[int, int] = {}  # msgspec copies it
 
     def says(self, other: "Explained | None") -> bool:
         """Whether the other explanation is equal except for its time."""
@@ -62,11 +65,22 @@ def applied(early: Verdict, found: Explained | None) -> Verdict:
         return told
     return replace(
         told,
-        summary=f"{early.summary}; the cause is in rank {first}",
+        summary=_corrected(early.summary, first),
         first_failed=first,
         last_lines=found.last_lines,
         victims=tuple(rank for rank in early.victims if rank != first),
     )
+
+
+def applied_to_attempt(early: Attempt, first_failed: Mapping[int, int]) -> Attempt:
+    """An earlier attempt as every reader shows it; `first_failed`: as `Explained.past`."""
+    if (first := first_failed.get(early.number)) is None:
+        return early
+    return replace(early, summary=_corrected(early.summary, first), first_failed=first)
+
+
+def _corrected(summary: str, first: int) -> str:
+    return f"{summary}; the cause is in rank {first}"
 
 
 def read(path: Path) -> Explained | None:

@@ -165,10 +165,13 @@ class Registry(JobTable):
     async def delete(self, job_id: str, keep_logs: bool, force: bool = False) -> list[str]:
         """Removes an ended job, with its log files unless they are kept. With `force`: any job without living
         processes, and whatever else has this name among the jobs on disk; returns what could not be removed, a sentence
-        each. Raises JobNotFound, JobNotEnded, NoRoom."""
+        each. The event of a failed job's explanation comes before that, or says that there is none. Raises JobNotFound,
+        JobNotEnded, NoRoom."""
         if force:
             return await self._work.finish(lambda: self._removal.remove_by_force(job_id, keep_logs))
-        await self.get(job_id)
+        entry = await self.get(job_id)
+        if entry.job.state.final:
+            await self.wait_explained(entry)
         return await self._work.finish(lambda: self._removal.remove(job_id, keep_logs))
 
     async def collect(self, rows: Sequence[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:

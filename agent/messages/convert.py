@@ -3,7 +3,7 @@
 import hmac
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.agent.errors import InvalidRequest
@@ -12,7 +12,7 @@ from muster.agent.hang import slow_sentence
 from muster.agent.hang.hang_watch import CurrentHang
 from muster.agent.jobs.admission import new_job_id
 from muster.agent.jobs.entry import Entry
-from muster.agent.jobs.explained import Worker, applied
+from muster.agent.jobs.explained import Worker, applied, applied_to_attempt
 from muster.agent.messages.spec_message import said_in, spec_to
 from muster.agent.protobuf_times import timestamp
 from muster.agent.text import plain
@@ -64,7 +64,7 @@ def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
         warnings=[plain(text) for text in entry.warnings()],
         master_addr=plain(job.master_addr),
         master_port=job.master_port,
-        past_attempts=[attempt_to(past) for past in job.past],
+        past_attempts=[attempt_to(applied_to_attempt(past, _past_of(entry))) for past in job.past],
         log_path=plain(str(root.job_log(entry.job_id, job.node_rank))),
         restart_at=timestamp(job.restart_at) if job.state is State.RESTARTING else None,
         preset_env=presets.of(entry.spec.training_mode),
@@ -225,6 +225,10 @@ def verdict_of(entry: Entry) -> job_pb2.Verdict | None:
             message.failed_worker.CopyFrom(_failed_worker(explained.worker))
     message.explained = job.state.final and not entry.lacks_explanation
     return message
+
+
+def _past_of(entry: Entry) -> Mapping[int, int]:
+    return {} if entry.explained is None else entry.explained.past
 
 
 def _failed_worker(worker: Worker) -> job_pb2.FailedWorker:

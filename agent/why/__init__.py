@@ -1,7 +1,6 @@
 """Why a job ended, or what is wrong with it: a pipeline of facts -> report -> page.
 
-`facts` gathers what is known (events, logs, history), `causes/` judges it, and `signatures` is the table of known
-errors in output. `report.report` returns the answer as one typed structure, and `page.page` prints it. JSON is made in
-agent/api/report_json.py. `explaining` writes the explained verdict of each failed job;
-`known` names the parts of the daemon that a report reads.
+`facts` gathers what is known (events, logs, history) from the parts of the daemon in `known`, `causes/` judges it, and
+`signatures` is the table of known errors in output, whose parts `log_stretch` reads. `report.report` returns one typed
+structure, `page.page` prints it; JSON: agent/api/report_json.py. `explaining` writes the explained verdicts.
 """

@@ -4,18 +4,21 @@ import time
 from collections.abc import Sequence
 
 from muster.agent.jobs.explained import Explained, Worker
+from muster.agent.why.causes import past_attempts
 from muster.agent.why.causes.advice import advise
 from muster.agent.why.causes.found import Cause
 from muster.agent.why.facts import Facts
 from muster.agent.why.words import shown
+from muster.supervisors.model.states import EXPLAINED
 
 
 def explanation(facts: Facts, causes: Sequence[Cause]) -> Explained:
     """What to do, and why. `causes`: the most likely first (probable_cause.py)."""
     advice = advise(facts, causes)
     main = causes[0] if causes else None
-    if main is None:
-        return Explained(advice.action, advice.reason, at=time.time())
+    past = past_attempts.first_failures(facts)
+    if main is None or facts.job.state not in EXPLAINED:
+        return Explained(advice.action, advice.reason, at=time.time(), past=past)
     first = first_failed(facts, main)
     moved = first is not None and (facts.first is None or first != facts.first.rank)
     return Explained(
@@ -30,6 +33,7 @@ def explanation(facts: Facts, causes: Sequence[Cause]) -> Explained:
         worker=_worker(facts),
         first_failed=first if moved else None,
         last_lines=facts.searched.last_lines.get(first, ()) if moved and first is not None else (),
+        past=past,
     )
 
 

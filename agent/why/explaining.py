@@ -45,6 +45,8 @@ class Explaining:
         self._ended: deque[Entry] = deque()
         self._told = Changes()
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
+        #: Of later looks: a job that has just ended does not wait for them.
+        self._later = anyio.CapacityLimiter(1)
         #: Jobs in the course of explanation; and those whose explanation could not be written.
         self._followed: set[str] = set()
         self._unwritten: set[str] = set()
@@ -75,7 +77,7 @@ class Explaining:
 
     def _one_ended(self, entry: Entry) -> None:
         self._asked.discard(entry.job_id)
-        if entry.lacks_explanation:
+        if entry.lacks_explanation or entry.lacks_past:
             self._ended.append(entry)
             self._told.tell()
 
@@ -93,16 +95,17 @@ class Explaining:
             with contextlib.suppress(JobNotFound):
                 entry = await self._registry.get(row.job_id)
                 if entry.lacks_explanation and entry.job_id not in self._followed:
-                    await self._explain_safely(entry)
+                    await self._explain_safely(entry, self._later)
 
     async def _follow(self, entry: Entry) -> None:
         began = anyio.current_time()
         try:
-            for after in LOOKS_S:
+            for after in LOOKS_S if entry.lacks_explanation else LOOKS_S[:1]:
                 await anyio.sleep_until(began + after)
                 if self._registry.known(entry.job_id) is not entry:
+                    self._was_removed(entry)
                     return
-                await self._explain_safely(entry)
+                await self._explain_safely(entry, self._later if after else self._limiter)
         finally:
             self._followed.discard(entry.job_id)
             self._unwritten.discard(entry.job_id)
@@ -128,9 +131,9 @@ class Explaining:
         facts = await gather(self._known, entry, Path(folder) if folder else None)
         return explanation(facts, probable_cause.causes(facts))
 
-    async def _explain_safely(self, entry: Entry) -> None:
+    async def _explain_safely(self, entry: Entry, limiter: anyio.CapacityLimiter) -> None:
         try:
-            async with self._limiter:
+            async with limiter:
                 await self._explain(entry)
         except Exception:  # a bug here must not end the daemon
             _log.exception("why.explaining_defect", job=entry.job_id)
@@ -142,7 +145,8 @@ class Explaining:
             return
         async with self._registry.alone(entry.job_id):
             if self._registry.known(entry.job_id) is not entry:
-                return  # it was removed meanwhile
+                self._was_removed(entry)
+                return
             try:
                 await threads.run(explained.write, entry.paths.explained, found)
                 self._unwritten.discard(entry.job_id)
@@ -153,8 +157,18 @@ class Explaining:
                 return
             entry.explained = found
             self._registry.count_change()
-            self._known.events.append([(None, _event(entry, found, before))])
+            if entry.job.state in EXPLAINED:
+                self._known.events.append([(None, _event(entry, found, before))])
             entry.wake()
+
+    def _was_removed(self, entry: Entry) -> None:
+        """Reports that there is no explanation, where there is none: its records and logs may be gone."""
+        early = entry.job.verdict
+        if not entry.lacks_explanation or early is None:
+            return
+        why = "the job was removed before its cause was known"
+        entry.explained = Explained(early.recommendation, why, at=time.time())
+        self._known.events.append([(None, _event(entry, entry.explained, None))])
 
 
 def _as_ended(entry: Entry) -> Entry:

@@ -34,8 +34,8 @@ from muster.supervisors.supervision_errors import NotStartable
 
 #: Limits of the ranks whose logs are searched: ranks that failed by themselves, and others.
 MAX_FAILED, MAX_OTHERS = 16, 48
-#: At most so many earlier attempts whose logs are searched, the newest.
-MAX_PAST = 5
+#: At most so many earlier attempts whose logs are searched, the newest; ranks of each; seconds for errors far back.
+MAX_PAST, MAX_PAST_RANKS, PAST_BACK_S = 5, 16, 0.2
 #: How often everything is gathered again because the job changed meanwhile.
 MAX_TRIES = 3
 #: Time limit for reading an operator's signatures, in seconds.
@@ -61,7 +61,7 @@ class Facts:
     events: Events = field(default_factory=Events)
     happenings: tuple[Happening, ...] = ()
     searched: Searched = field(default_factory=Searched)
-    past: Mapping[int, tuple[Sign, ...]] | None = None
+    past: Mapping[int, Searched] | None = None
     minutes: Minutes = field(default_factory=Minutes)
     problems: tuple[str, ...] = ()
     crashes: tuple[Crash, ...] = ()
@@ -130,7 +130,7 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
     events = Events()
     searched = Searched()
     minutes = Minutes()
-    past: dict[int, tuple[Sign, ...]] = {}
+    past: dict[int, Searched] = {}
 
     async def read_events() -> None:
         nonlocal events
@@ -145,8 +145,8 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
         nonlocal searched
         searched = await log_signs.search(_wanted(begun, known.root), table)
         for attempt in job.past[-MAX_PAST:]:
-            found = await log_signs.search(_wanted_of(attempt, job, entry.job_id, known.root), table)
-            past[attempt.number] = found.signs
+            of_attempt = _wanted_of(attempt, job, entry.job_id, known.root)
+            past[attempt.number] = await log_signs.search(of_attempt, table, back_s=PAST_BACK_S)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read_events)
@@ -256,15 +256,20 @@ def _place(root: Root, entry: Entry, rank: Rank) -> Place | None:
 
 
 def _wanted_of(attempt: Attempt, job: Job, job_id: str, root: Root) -> list[Wanted]:
-    """The log of the rank that failed first in an earlier attempt."""
-    if attempt.first_failed is None or attempt.first_failed not in attempt.log_ends:
-        return []
-    number = attempt.first_failed
-    rank = next((rank for rank in job.ranks if rank.rank == number), None)
-    if rank is None:
-        return []
-    before = [one.log_ends.get(number, 0) for one in job.past if one.number < attempt.number]
-    return [Wanted(number, _file(root, job_id, rank), max(before, default=0), attempt.log_ends[number])]
+    """The logs of an earlier attempt: of the rank that failed first, then of others."""
+    ranks = [rank for rank in job.ranks if rank.rank in attempt.log_ends]
+    ranks.sort(key=lambda rank: rank.rank != attempt.first_failed)
+    before = [one.log_ends for one in job.past if one.number < attempt.number]
+    return [
+        Wanted(
+            rank.rank,
+            _file(root, job_id, rank),
+            max((ends.get(rank.rank, 0) for ends in before), default=0),
+            attempt.log_ends[rank.rank],
+            log_signs.TAIL if rank.rank == attempt.first_failed else log_signs.SHORT_TAIL,
+        )
+        for rank in ranks[:MAX_PAST_RANKS]
+    ]
 
 
 def latest(signs: Sequence[Sign], since: float) -> list[Sign]:

@@ -4,6 +4,7 @@ Reading is limited in bytes, ranks and time, and runs in a thread that nothing w
 expressions search text that a job wrote.
 """
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -11,26 +12,30 @@ from dataclasses import field, replace
 
 import anyio
 
-from muster.agent.host.log_folder import folder
 from muster.agent.logs.log_reading import RankLogFile, TimeIndex
-from muster.agent.why import launchers, worker_logs
+from muster.agent.why import launchers, log_stretch, worker_logs
 from muster.agent.why.launchers import LastWords, LauncherReport, WorkerFailure
-from muster.agent.why.signatures import Hit, Table, scan
+from muster.agent.why.log_stretch import Stretch
+from muster.agent.why.signatures import Hit, Table, scan, unprefixed
 from muster.agent.why.worker_logs import Place, ProcessLog
 from muster.probes.calls import watched
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output import tee
-from muster.supervisors.output.log_reader import Reader
 
 #: How many bytes of the end of a log are searched: of the ranks that count, and of others.
 TAIL, SHORT_TAIL = 64 << 10, 16 << 10
-#: Time limits in seconds: for all files of a report, for one search.
-READ_S, SCAN_S = 10.0, 2.0
+#: Time limits in seconds: for all files of a report, for one search; after BACK_S no search goes further back.
+READ_S, SCAN_S, BACK_S = 10.0, 2.0, 1.0
 #: Signatures that only repeat a launcher's report, if one exists (launchers.py).
 _ECHOES = frozenset({"elastic-child-failed"})
 #: Output within so many seconds belongs together: a traceback, and what the interpreter writes as it ends.
 PAUSE_S = 2.0
 _TRACEBACK = re.compile(rb"^(?:\[[a-z]{1,10} ?[0-9]{1,5}\] ?:? ?)?Traceback \(most recent call last\):", re.MULTILINE)
+#: The line before a traceback that ended nothing: of an object that is removed, of what runs at the exit.
+_IGNORED = re.compile(
+    rb"^(?:\[[a-z]{1,10} ?[0-9]{1,5}\] ?:? ?)?(?:Exception ignored (?:in|on|while)|Error in atexit\._run_exitfuncs)",
+    re.MULTILINE,
+)
 #: Ends of the lines before a traceback that was raised from another one.
 _CHAINED = (b"another exception occurred:", b"direct cause of the following exception:")
 #: Hits with more than so many bytes, or seconds, between them are unrelated.
@@ -58,7 +63,7 @@ class Sign:
     belongs to the last output; otherwise more output and other signs followed. `file`: its file, if it is not the
     output of the rank. `went_on_at`: when the rank wrote more, over PAUSE_S later; None: it did not, or it is
     unknown. `before_end`: it stands before the traceback with which the output ends, and before all that this one was
-    raised from."""
+    raised from. `ignored`: it is part of a traceback that Python reports and goes on from."""
 
     rank: int | None
     hit: Hit
@@ -67,6 +72,7 @@ class Sign:
     file: str = ""
     went_on_at: float | None = None
     before_end: bool = False
+    ignored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +98,9 @@ class Searched:
     last_lines: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
-async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
-    """Searches the last part of logs. Never raises."""
+async def search(wanted: Sequence[Wanted], table: Table, back_s: float = BACK_S) -> Searched:
+    """Searches the last part of logs; for `back_s` seconds it looks further back where that names no error. Never
+    raises."""
     if not wanted:
         return Searched()
     folder = wanted[0].file.path.parent
@@ -101,11 +108,12 @@ async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
 
     def run() -> None:
         until = time.monotonic() + READ_S
+        back_until = time.monotonic() + back_s
         for one in wanted:
             if time.monotonic() >= until:
                 found.append(Searched((), (f"not all logs were searched within {READ_S:g} s",)))
                 return
-            found.append(search_file(one, table))
+            found.append(search_file(one, table, back_until))
 
     try:
         with anyio.move_on_after(READ_S + 2 * SCAN_S) as waiting:
@@ -125,16 +133,22 @@ async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
     )
 
 
-def search_file(one: Wanted, table: Table) -> Searched:
-    """Blocks."""
+def search_file(one: Wanted, table: Table, back_until: float = math.inf) -> Searched:
+    """Blocks. Until `back_until` (of the monotonic clock) it looks further back if the end of the log names no
+    error."""
     name = one.file.path.name
     try:
-        data, start = _tail(one)
+        stretch = log_stretch.tail(one.file, one.begin, one.end, one.most)
+        data = stretch.data
+        found = scan(data, table, until=time.monotonic() + SCAN_S)
+        earlier: list[Sign] = []
+        is_named = any(hit.signature.role == "root" for hit in found.hits)
+        if one.most >= TAIL and not is_named and time.monotonic() < back_until:
+            earlier = _further_back(one, stretch, table)
     except FileNotFoundError:
         return Searched((), (f"{name}: no longer exists",))
     except OSError as error:
         return Searched((), (f"{name}: cannot be read: {error.strerror}",))
-    found = scan(data, table, until=time.monotonic() + SCAN_S)
     missing = () if found.whole else (f"{name}: was searched only in part: the search took over {SCAN_S:g} s",)
     hits: Sequence[Hit] = found.hits
     report = launchers.read(data) if one.rank is not None else None
@@ -146,17 +160,13 @@ def search_file(one: Wanted, table: Table) -> Searched:
         kept = [hit for hit in hits if not report.begin <= hit.at < report.end and hit.signature.id not in _ECHOES]
         hits = [*kept, *(replace(hit, at=report.begin, worker=report.first.rank) for hit in told)]
         hits.sort(key=lambda hit: (hit.at, -hit.signature.priority))
-        (at,) = _times(one, start, [report.begin])
+        (at,) = _times(one, stretch, [report.begin])
         launched = (Launched(one.rank, report.workers, launchers.last_words(data, report), at),)
-    times = _times(one, start, [hit.at for hit in hits])
-    signs = [_gone_on(sign, one, start, start + len(data)) for sign in _signs(one.rank, hits, times)]
-    if report is None:  # a launcher's workers write into one output
-        end = _last_traceback(data)
-        signs = [replace(sign, before_end=sign.hit.at < end) for sign in signs]
+    signs = earlier + _of_output(one, stretch, hits, launched=report is not None)
     if one.place is not None and one.rank is not None:
         if report is not None:
-            further, launched = _of_workers(one.rank, report, launched[0], one.place, table)
-            signs += further
+            of_workers, launched = _of_workers(one.rank, report, launched[0], one.place, table)
+            signs += of_workers
         pid = one.pid if not launched else launched[0].workers[0].pid
         worker = None if not launched else launched[0].workers[0].rank
         for log in worker_logs.of_cann(one.place, pid):
@@ -188,45 +198,54 @@ def _of_workers(
 
 def _signs_in(log: ProcessLog, rank: int, worker: int | None, table: Table) -> list[Sign]:
     """The signs in a log beside the output. Only the time of its last line is known."""
-    hits = scan(log.data, table, until=time.monotonic() + SCAN_S).hits
+    hits = scan(log_stretch.without_escapes(log.data).data, table, until=time.monotonic() + SCAN_S).hits
     whose = [hit if hit.worker is not None else replace(hit, worker=worker) for hit in hits]
     return [replace(sign, file=log.path) for sign in _signs(rank, whose, [log.at] * len(whose))]
 
 
-def _tail(one: Wanted) -> tuple[bytes, int]:
-    """Bytes from the start of a line, and their offset in the file. Raises OSError."""
-    with Reader(folder(one.file.path.parent)) as reader:
-        layout = reader.layout(one.file.path)
-        if not layout.pieces:
-            raise FileNotFoundError
-        end = layout.end if one.end is None else min(one.end, layout.end)
-        start, data = reader.stretch(one.file.path, max(min(one.begin, end), end - one.most), end)
-    if start > one.begin and (cut := data.find(b"\n") + 1):
-        return data[cut:], start + cut
-    return data, start
+def _of_output(one: Wanted, stretch: Stretch, hits: Sequence[Hit], *, launched: bool) -> list[Sign]:
+    """The signs in a stretch of a rank's output; `launched`: of a launcher, whose workers write into one output."""
+    ignored = _ignored(stretch.data)
+    times = _times(one, stretch, [hit.at for hit in hits])
+    signs = [_gone_on(sign, one, stretch) for sign in _signs(one.rank, hits, times)]
+    signs = [replace(sign, ignored=any(begin <= sign.hit.at < end for begin, end in ignored)) for sign in signs]
+    if launched:
+        return signs
+    end = _last_traceback(stretch.data, ignored)
+    return [replace(sign, before_end=sign.hit.at < end) for sign in signs]
 
 
-def _times(one: Wanted, start: int, places: Sequence[int]) -> list[float | None]:
+def _further_back(one: Wanted, following: Stretch, table: Table) -> list[Sign]:
+    """The signs before the end of a log that names no error: a rank may write much between its error and its end."""
+    stretch = log_stretch.before(one.file, one.begin, following)
+    if stretch is None:
+        return []
+    hits = scan(stretch.data, table, until=time.monotonic() + SCAN_S).hits
+    signs = _of_output(one, stretch, [hit for hit in hits if hit.signature.role == "root"], launched=False)
+    return [replace(sign, last=False) for sign in signs]
+
+
+def _times(one: Wanted, stretch: Stretch, places: Sequence[int]) -> list[float | None]:
     """When the bytes at these ascending offsets were written. The index is accurate to 100 ms."""
     index = TimeIndex(one.file.index)
     found: list[float | None] = []
-    for place in places:
+    for place in map(stretch.place, places):
         try:
-            when, _ = index.segment(start + place, start + place + 1)
+            when, _ = index.segment(place, place + 1)
         except OSError:
             when = None
         found.append(None if when is None else when / 1e9)
     return found
 
 
-def _gone_on(sign: Sign, one: Wanted, start: int, end: int) -> Sign:
+def _gone_on(sign: Sign, one: Wanted, stretch: Stretch) -> Sign:
     """Adds when the rank wrote more after an exception: the program may have caught it."""
     if sign.at is None or sign.hit.signature.shows != "exception":
         return sign
-    index, place = TimeIndex(one.file.index), start + sign.hit.at
-    while place < end:
+    index, place = TimeIndex(one.file.index), stretch.place(sign.hit.at)
+    while place < stretch.end:
         try:
-            when, place = index.segment(place, end)
+            when, place = index.segment(place, stretch.end)
         except OSError:
             return sign
         if when is not None and when / 1e9 - sign.at > PAUSE_S:
@@ -234,10 +253,26 @@ def _gone_on(sign: Sign, one: Wanted, start: int, end: int) -> Sign:
     return sign
 
 
-def _last_traceback(data: bytes) -> int:
+def _ignored(data: bytes) -> list[tuple[int, int]]:
+    """Where the tracebacks are that ended nothing: from the line that says so to the line of the exception."""
+    found = []
+    for match in _IGNORED.finditer(data):
+        end = data.find(b"\n", match.end()) + 1
+        while 0 < end < len(data) and end - match.start() < APART_BYTES:
+            begin, end = end, data.find(b"\n", end) + 1
+            line = unprefixed(data[begin : begin + 200].decode("utf-8", "replace"))
+            if not line.startswith((" ", "Traceback ")):
+                break
+        found.append((match.start(), end or len(data)))
+    return found
+
+
+def _last_traceback(data: bytes, ignored: Sequence[tuple[int, int]] = ()) -> int:
     """Where the last traceback begins, or the first of those that it was raised from; 0 where there is none."""
     place = before = 0
     for match in _TRACEBACK.finditer(data):
+        if any(begin <= match.start() < end for begin, end in ignored):
+            continue
         if not data[before : match.start()].rstrip().endswith(_CHAINED):
             place = match.start()
         before = match.start()

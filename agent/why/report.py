@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from muster.agent.jobs.entry import Entry
-from muster.agent.jobs.explained import applied
+from muster.agent.jobs.explained import applied, applied_to_attempt
 from muster.agent.text import plain
 from muster.agent.why import around, curves
 from muster.agent.why.around import Happening
-from muster.agent.why.causes import causes_said, probable_cause
+from muster.agent.why.causes import causes_said, past_attempts, probable_cause
 from muster.agent.why.causes.found import CERTAIN, LOW, NONE, Cause
 from muster.agent.why.explained_verdict import explanation
 from muster.agent.why.facts import Facts, gather
@@ -199,14 +199,14 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
         first_status="" if first is None else shown(plain(_ending(first))),
         first_log="" if first is None else str(root.rank_log(entry.job_id, first.rank, first.device)),
         warnings=[plain(text) for text in warnings[-MAX_NOTES:]],
-        past=[_past(past, facts) for past in job.past[-MAX_PAST:]],
+        past=_past(facts),
         checks=[check for check in job.checks if check.get("status") not in _FINE],
         headline=_headline(facts, reached, len(warnings)),
         zero=facts.zero,
         zero_is=facts.around,
         cause=_reported(main, facts) if main is not None else None,
         other_causes=[_reported(one, facts) for one in also],
-        repeated=causes_said.repeated(facts),
+        repeated=past_attempts.repeated(facts),
         next_steps=_steps(facts, first, steps),
         failed=[
             FailedRank(rank.rank, rank.device, shown(plain(_ending(rank))), rank.ended_at - facts.zero)
@@ -261,7 +261,7 @@ def _row(one: Happening, zero: float) -> Row:
 
 def _adds(main: Cause, other: Cause) -> bool:
     """Whether another cause adds something to the first one."""
-    if other.sign is not None and other.sign == main.sign:
+    if (other.sign is not None and other.sign == main.sign) or other.text == main.text:
         return False
     if main.confidence == CERTAIN:
         return other.kind == "node" and other.confidence not in (LOW, NONE)
@@ -322,9 +322,14 @@ def _ending(rank: Rank) -> str:
     return "was lost" if rank.outcome is Outcome.LOST else endings.describe(rank.status)
 
 
-def _past(past: Attempt, facts: Facts) -> PastAttempt:
-    cause = causes_said.best((facts.past or {}).get(past.number, ()), facts)
-    return PastAttempt(past, None if cause is None else msgspec.structs.replace(_reported(cause, facts), evidence=[]))
+def _past(facts: Facts) -> list[PastAttempt]:
+    first = past_attempts.first_failures(facts)
+    found = []
+    for past in facts.job.past[-MAX_PAST:]:
+        cause = past_attempts.cause(past, facts)
+        reported = None if cause is None else msgspec.structs.replace(_reported(cause, facts), evidence=[])
+        found.append(PastAttempt(applied_to_attempt(past, first), reported))
+    return found
 
 
 def _telemetry(facts: Facts) -> TelemetryExcerpt:

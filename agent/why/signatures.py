@@ -5,7 +5,9 @@ the same id. docs/guides/why.md explains the keys.
 """
 
 import functools
+import os
 import re
+import stat
 import time
 import tomllib
 from collections.abc import Callable
@@ -30,6 +32,8 @@ _FRAME = re.compile(r'^ {2,}File "[^"]{1,900}", line [0-9]{1,9}, in ')
 #: Lines below the level of an error: NCCL's information, and warnings of PyTorch's C++ code, such as the one about IPv6
 #: that each rendezvous writes.
 _NO_ERROR = re.compile(r" NCCL INFO |^\[W[0-9 ]")
+#: How the lines of a traceback begin that the program has drawn into a box (rich).
+_FRAMED = "│╭╰"
 #: Prefixes that launchers write before each line of a rank.
 _PREFIX = re.compile(r"^\[(?:rank|default) ?([0-9]{1,5})\] ?:? ?")
 
@@ -121,7 +125,9 @@ def with_own(own: Table, table: Table | None = None) -> Table:
 def load_file(path: Path) -> Table:
     """The signatures of one file alone, and what is wrong with it. Blocks; raises nothing."""
     try:
-        with open(path, "rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return Table((), (f"{path}: was left out: it is not a file",))
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         return Table((), (f"{path}: cannot be read: {error.strerror}",))
@@ -264,6 +270,6 @@ def _exception(text: bytes, place: int, worker: int | None) -> str:
     for raw in text[place : place + 16384].splitlines()[1:400]:
         line = raw[: 2 * REACH].decode("utf-8", "replace")
         bare = unprefixed(line)
-        if bare and not bare[0].isspace() and worker_of(line) == worker:
+        if bare and not bare[0].isspace() and bare[0] not in _FRAMED and worker_of(line) == worker:
             return bare.strip()
     return ""

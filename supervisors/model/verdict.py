@@ -329,7 +329,8 @@ def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...], fault: str) -
     if all(r.pid == 0 for r in job.ranks):
         code = 128 + signal.SIGTERM
     summary = f"stopped by {by}" + (f": {reason}" if reason else "")
-    recommendation = "NONE", "the stop was requested"
+    is_over = job.asked is None and job.stop is not None and job.stop.cause is StopCause.MAX_RUNTIME
+    recommendation = "NONE", "its time limit had passed" if is_over else "the stop was requested"
     if job.asked is not None and job.asked.hung_since:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.asked.hung_since))
         summary = f"hung since {at}, then {summary}"

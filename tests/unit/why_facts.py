@@ -94,5 +94,5 @@ def facts(
         failed=failed,
         happenings=happenings,
         searched=Searched(signs),
-        past=past,
+        past=None if past is None else {number: Searched(signs) for number, signs in past.items()},
     )

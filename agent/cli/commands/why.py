@@ -69,14 +69,18 @@ def _try(file: Path, log: str | None, as_json: bool) -> None:
         emit_json({"signatures": [one.id for one in own.signatures], "problems": own.problems})
     elif own.rows:
         emit(table(["SIGNATURE", "KIND", "ROLE", "PRIORITY"], [_row(one) for one in own.signatures]))
+    elif not own.problems:
+        note(f"{file} has no signatures")
     if own.problems:
         raise click.exceptions.Exit(Exit.FAILURE)
 
 
 def _show(own: "Table", text: bytes, as_json: bool) -> None:
     """What a log shows, by these signatures and muster's own."""
+    from muster.agent.why.log_stretch import without_escapes
     from muster.agent.why.signatures import scan, with_own
 
+    text = without_escapes(text).data
     found = scan(text, with_own(own), until=time.monotonic() + TRIED_S)
     if not found.whole:
         note(f"the log was not searched to its end: that took over {TRIED_S:g} s")

@@ -59,6 +59,9 @@ TABLE: dict[tuple[str, SeenIn], Advice] = {
     ("unknown", SeenIn.LAUNCHER): Advice(
         _HERE, "a signal from outside the job ended a worker, and no fault of the job or the node is known"
     ),
+    ("unknown", SeenIn.SIGNAL): Advice(
+        _HERE, "a signal from outside the job ended a process of it, and no fault of the job or the node is known"
+    ),
     ("job", SeenIn.OUTPUT): Advice(_FAIL, "the program itself failed, and no fault of the node is known"),
 }
 
@@ -71,6 +74,7 @@ SIGNATURES: dict[str, Advice] = {
     "corrupt-checkpoint": Advice(_FAIL, "a file that it reads is damaged; it would fail on any node"),
     "store-unavailable": Advice(_HERE, "a storage service did not answer or was too busy; a restart may work"),
     "hccl-process-left": Advice(_HERE, "a process of an earlier job was still on the NPU; restart once it has ended"),
+    "killed": Advice(_HERE, "a process of it was killed with SIGKILL, and no lack of memory is known"),
     "keyboard-interrupt": Advice(
         _HERE, "somebody interrupted it; neither the job nor the node is known to be at fault"
     ),
@@ -123,6 +127,8 @@ def _of(cause: Cause) -> Advice | None:
 
 def _outweighs(cause: Cause, facts: Facts) -> bool:
     """Whether the cause counts more than how the first rank ended."""
+    if cause.seen is SeenIn.SIGNAL:
+        return True
     if cause.seen in (SeenIn.CARD, SeenIn.NODE, SeenIn.LIMIT):
         return cause.confidence not in (LOW, NONE) or cause.kind == "memory"
     first = facts.first

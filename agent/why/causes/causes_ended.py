@@ -116,12 +116,12 @@ def by_signal(facts: Facts, rank: Rank | None) -> Cause | None:
         if rank.detail == oom.NOT_THE_KERNEL and not by_shell:
             text = f"{who} was killed with SIGKILL, neither by muster nor by the kernel's OOM killer"
             step = "Find out who sent it: an administrator, a scheduler, the container runtime."
-        return Cause(text, LOW, "unknown", (step,), evidence=tuple(curves.remarks(facts.minutes)), rank=rank.rank)
+        remarks = tuple(curves.remarks(facts.minutes))
+        return Cause(text, LOW, "unknown", (step,), evidence=remarks, seen=SeenIn.SIGNAL, rank=rank.rank)
     if number in _ASKED:
         step = "Find out who sent it: a scheduler, a login session that ended, a person."
-        return Cause(
-            f"somebody ended {who} with {name}{how}; it was not muster", LOW, "unknown", (step,), rank=rank.rank
-        )
+        text = f"somebody ended {who} with {name}{how}; it was not muster"
+        return Cause(text, LOW, "unknown", (step,), seen=SeenIn.SIGNAL, rank=rank.rank)
     if not (said := meaning(number)):
         return Cause(f"{who} died of {name}{how}", LOW, "unknown", rank=rank.rank)
     step = "Set PYTHONFAULTHANDLER=1 to see where; `--limit core=unlimited` keeps a core dump."

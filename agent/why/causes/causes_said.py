@@ -5,13 +5,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from muster.agent.telemetry.job_processes import LAUNCHERS
-from muster.agent.text import numbers, uncapitalized
+from muster.agent.text import uncapitalized
 from muster.agent.why import curves
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn
 from muster.agent.why.facts import Facts
 from muster.agent.why.log_signs import Sign
 from muster.supervisors.model import verdict
-from muster.supervisors.model.states import State
 
 #: Up to this priority a signature says only that an error occurred, not which.
 VAGUE = 40
@@ -43,8 +42,10 @@ _OWN_ERROR = 1
 def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
     """The first failed rank's own cause, else that of another rank, else what follows from a cause elsewhere;
     None where the logs say nothing."""
+    signs = [one for one in signs if not one.ignored] or signs
     if not signs:
         return None
+    signs = _without_consequences(signs, facts)
     by_bug = {who(one, facts) for one in signs if _is_bug(one)}
     by_name = {who(one, facts) for one in signs if _is_named(one) and one.last and not one.before_end}
     signs = [one for one in signs if _counts(one, by_bug, by_name, facts)]
@@ -74,6 +75,21 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
     )
 
 
+def _without_consequences(signs: Sequence[Sign], facts: Facts) -> list[Sign]:
+    """Without what a rank says of its peers after an error of the program, in the traceback of its end or behind it: it
+    lost them because it ended, or on its way out."""
+    bugs: dict[tuple[int | None, int | None], int] = {}
+    for sign in signs:
+        if _is_bug(sign) and sign.last and not sign.file:
+            bugs[who(sign, facts)] = min(sign.hit.at, bugs.get(who(sign, facts), sign.hit.at))
+
+    def follows(sign: Sign) -> bool:
+        begin = bugs.get(who(sign, facts))
+        return sign.hit.signature.role == "follow" and begin is not None and sign.hit.at > begin and not sign.file
+
+    return [sign for sign in signs if not follows(sign)]
+
+
 def _is_bug(sign: Sign) -> bool:
     """Whether it is an error of the program that ended it."""
     return sign.hit.signature.shows == "exception" and not sign.before_end and _BUGS.match(sign.hit.line) is not None
@@ -100,7 +116,8 @@ def _counts(
 def is_survived(sign: Sign) -> bool:
     """Whether the line itself says that the program went on."""
     line = sign.hit.line
-    return sign.hit.signature.shows == "line" and (_HANDLED.search(line) or _WARNING.search(line)) is not None
+    said = sign.hit.signature.shows == "line" and (_HANDLED.search(line) or _WARNING.search(line)) is not None
+    return said or sign.ignored
 
 
 def _sentence(sign: Sign) -> str:
@@ -142,19 +159,6 @@ def in_step(facts: Facts) -> Cause | None:
     """The cause of a failed step before the ranks, from the job's own log."""
     cause = best(facts.signs, facts)
     return replace(cause, text=f"{facts.job.step_name} failed: {cause.text}") if cause is not None else None
-
-
-def repeated(facts: Facts) -> str:
-    """A sentence if earlier attempts ended in the same way; else empty."""
-    now = best(facts.signs, facts)
-    if now is None or facts.job.state is State.SUCCEEDED:
-        return ""
-    before = {number: best(signs, facts) for number, signs in (facts.past or {}).items()}
-    same = [number for number, cause in before.items() if cause is not None and cause.signature == now.signature]
-    if not same:
-        return ""
-    which = f"attempt{'s' if len(same) > 1 else ''} {numbers(same)}"
-    return f"{which} ended in the same way ({now.signature}): a restart alone is not likely to help"
 
 
 def who(sign: Sign, facts: Facts) -> tuple[int | None, int | None]:

@@ -21,6 +21,8 @@ class SeenIn(StrEnum):
     LIMIT = "limit"
     #: What a launcher reports of a worker.
     LAUNCHER = "launcher"
+    #: The signal from outside that ended a process of the job, by the records.
+    SIGNAL = "signal"
     #: What the records of the job say.
     RECORDS = "records"
 

@@ -457,3 +457,50 @@ def test_the_rank_that_raised_is_the_cause_though_its_peer_exits_first(shared: D
     assert event.attributes["first_failed_rank"] == "1"
     (ended,) = [event for event in shared.event_list("raised") if event.kind == "job.ended"]
     assert ended.attributes["first_failed_rank"] == "0"
+
+
+#: As PEERS without Python's way out of the interpreter: attempt 0 alone fails, or every one.
+TWICE = """
+import os, signal, sys, time
+flag = sys.argv[1] + os.environ["MUSTER_ATTEMPT"]
+if os.environ["MUSTER_ATTEMPT"] != "0" and sys.argv[2] == "once":
+    sys.exit(0)
+if os.environ["RANK"] == "1":
+    os.write(2, b"Traceback (most recent call last):\\n  File 'a', line 1\\nOSError: [Errno 5] Input/output error\\n")
+    open(flag, "w").close()
+    signal.pause()
+while not os.path.exists(flag):
+    time.sleep(0.05)
+time.sleep(0.5)
+raise RuntimeError("[x/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:29500")
+"""
+
+
+@pytest.mark.parametrize("how", ["once", "always"])
+def test_an_earlier_attempt_is_blamed_as_the_last_one_is(daemon: Daemon, tmp_path: Path, how: str) -> None:
+    """For all who read it, whether the job succeeded in the end or not, and after the daemon."""
+    command = ("run", "--job-id", "x", "--ranks", "2", "--max-restarts", "1", "--restart-backoff", "10ms", "--")
+    daemon.cli(*command, sys.executable, "-c", TWICE, str(tmp_path / "flag"), how)
+    summary = "rank 0 (device 0) exited with code 1; 1 other rank was stopped; the cause is in rank 1"
+
+    def blamed() -> bool:
+        (attempt,) = daemon.get("x").past_attempts
+        return (attempt.first_failed_rank, attempt.summary) == (1, summary)
+
+    eventually(blamed)
+    daemon.kill()
+    daemon.start()
+    assert blamed()
+    (told,) = json.loads(daemon.cli("why", "x", "-o", "json").stdout)["pastAttempts"]
+    assert (told["firstFailedRank"], told["summary"], told["cause"]["signature"]) == (1, summary, "io-error")
+    assert f"  0: code 1: {summary}\n" in daemon.cli("why", "x").stdout
+    assert f"code 1: {summary}\n" in daemon.cli("status", "x").stdout
+    assert len(explained(daemon, "x")) == (how == "always")
+
+
+def test_a_job_that_is_removed_at_once_has_its_explanation_among_the_events(shared: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "said").write_text(SAID["ecc"][1])
+    shared.run("sh", "-c", f"cat {tmp_path}/said >&2; exit 1", job_id="brief")
+    eventually(lambda: shared.cli("rm", "brief").returncode == 0)
+    (event,) = explained(shared, "brief")
+    assert event.attributes["recommendation"] == ELSEWHERE

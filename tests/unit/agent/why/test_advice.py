@@ -68,6 +68,23 @@ def test_a_rank_that_somebody_killed_is_tried_again_whatever_it_said_before() ->
     assert advice(facts(*killed, signs=(old,), verdict=verdict)) == ("RETRY_HERE", "early")
 
 
+@pytest.mark.parametrize("code", [129, 130, 137, 143])
+def test_a_process_below_a_rank_that_somebody_ended_counts_as_the_rank(code: int) -> None:
+    """A shell, or a program that handles SIGTERM, reports the signal by its exit code."""
+    known = facts(rank(0, Outcome.EXITED, code=code), victim(1), verdict=EARLY)
+    assert advice(known) == TABLE["unknown", SeenIn.SIGNAL]
+    known = facts(rank(0, Outcome.EXITED, code=code), victim(1), signs=(sign("python-import"),), verdict=EARLY)
+    assert advice(known).action == Recommendation.FAIL
+    killed = happening("node.event", "out of memory: process 9 was killed", code="OOM_KILL")
+    known = facts(rank(0, Outcome.EXITED, code=code), victim(1), happenings=(killed,), verdict=EARLY)
+    assert advice(known) == ("FAIL", "early")
+
+
+@pytest.mark.parametrize("code", [134, 139, 200])
+def test_an_exit_code_of_a_crash_is_the_programs(code: int) -> None:
+    assert advice(facts(rank(0, Outcome.EXITED, code=code), victim(1), verdict=EARLY)) == ("FAIL", "early")
+
+
 def test_a_full_file_system_of_the_node_is_the_nodes() -> None:
     full = facts(*FAILED, signs=(sign("no-space"),), verdict=EARLY)
     assert advice(full).action == Recommendation.FAIL

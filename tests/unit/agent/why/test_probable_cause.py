@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from muster.agent.why.causes.causes_said import repeated
+from muster.agent.events.event_store import Event
+from muster.agent.why.around import Events
+from muster.agent.why.causes import past_attempts
+from muster.agent.why.causes.past_attempts import first_failures, repeated
 from muster.agent.why.causes.probable_cause import causes
 from muster.agent.why.curves import Curve, Minutes
 from muster.agent.why.facts import Facts
-from muster.supervisors.model.lifecycle import Rank, Stop, Verdict
+from muster.supervisors.model.lifecycle import Attempt, Rank, Stop, Verdict
 from muster.supervisors.model.states import STEP, Outcome, State, StopCause
 from muster.supervisors.system import oom
 from tests.unit.why_facts import RAN, ZERO, facts, happening, rank, sign, victim
@@ -204,6 +207,22 @@ def test_of_errors_at_the_same_time_those_of_the_network_may_follow_from_the_oth
     assert told_by(facts(*both, signs=signs)) == (1, "cuda-ecc")
 
 
+def test_what_a_rank_says_of_its_peers_after_an_error_of_its_own_follows_from_that() -> None:
+    """`During handling of the above exception`, or on its way out."""
+    error, lost = sign("python-exception", place=10), sign("connection-reset", place=90)
+    bug = replace(error, hit=replace(error.hit, line="KeyError: 'input_ids'"))
+    assert told_by(facts(rank(0, Outcome.EXITED, code=1), signs=(bug, lost))) == (0, "python-exception")
+    # The other way round the program stumbled over the lost connection.
+    after = replace(bug, hit=replace(bug.hit, at=100))
+    assert told_by(facts(rank(0, Outcome.EXITED, code=1), signs=(lost, after))) == (0, "connection-reset")
+
+
+def test_a_traceback_that_python_goes_on_from_counts_where_nothing_else_is_known() -> None:
+    error, ignored = sign("python-exception", place=10), replace(sign("io-error", place=90), ignored=True)
+    assert first(facts(rank(0, Outcome.EXITED, code=1), signs=(error, ignored)))[1:] == ("python-exception", "medium")
+    assert first(facts(rank(0, Outcome.EXITED, code=1), signs=(ignored,)))[1:] == ("io-error", "low")
+
+
 def test_an_exception_that_a_line_quotes_is_no_cause_of_a_known_error_behind_it() -> None:
     def known(line: str) -> Facts:
         before = sign("cuda-out-of-memory", 0, 3.0)
@@ -254,7 +273,7 @@ def test_two_causes_that_cannot_be_told_apart_are_both_named() -> None:
     both = rank(0, Outcome.EXITED, code=1, found_by=2), rank(1, Outcome.EXITED, code=1, found_by=2)
     signs = (sign("python-import", 0, 4.0), sign("no-space", 1, 3.9))
     text = causes(facts(*both, signs=signs))[0].text
-    assert "rank 0: " in text and "rank 1: " in text and text.endswith(": which was first cannot be told")
+    assert "rank 0: " in text and "rank 1: " in text and text.endswith(": which was first is unknown")
 
 
 def test_below_a_launcher_each_worker_speaks_for_itself() -> None:
@@ -476,12 +495,38 @@ def test_what_it_wrote_lately() -> None:
 # --- attempts ---------------------------------------------------------------------------------------------------------
 
 
+#: An attempt of which rank 0 failed first, at AT; rank 1 was stopped then.
+AT = ZERO - 500.0
+BEFORE = [Attempt(number, AT - 60, AT + 5, 7, "rank 0 exited with code 7", 0, {0: 10, 1: 10}) for number in range(3)]
+
+
+def of_attempts(known: Facts, *, told: bool = True) -> Facts:
+    """`told`: its event tells when rank 0 ended."""
+    exited = Event(AT, "rank.exited", known.entry.job_id, rank=0)
+    known.job.past = list(BEFORE)
+    return replace(known, events=Events((exited,)) if told else Events())
+
+
 def test_the_same_end_again() -> None:
-    past = {0: (sign("no-space", 0, 90.0),), 1: (sign("cuda-ecc", 0, 50.0),), 2: (sign("no-space", 0, 30.0),)}
-    assert "attempts 0,2" in repeated(facts(*FAILED, signs=(sign("no-space"),), past=past))
-    assert repeated(facts(*FAILED, signs=(sign("python-import"),), past=past)) == ""
-    assert repeated(facts(*FAILED, signs=(sign("no-space"),))) == ""
-    assert repeated(facts(rank(0, Outcome.EXITED), state=State.SUCCEEDED, signs=(sign("no-space"),), past=past)) == ""
+    past = {0: (sign("no-space", 0, 501.0),), 1: (sign("cuda-ecc", 0, 501.0),), 2: (sign("no-space", 0, 501.0),)}
+    assert "attempts 0,2" in repeated(of_attempts(facts(*FAILED, signs=(sign("no-space"),), past=past)))
+    assert repeated(of_attempts(facts(*FAILED, signs=(sign("python-import"),), past=past))) == ""
+    assert repeated(of_attempts(facts(*FAILED, past=past))) == ""
+    succeeded = facts(rank(0, Outcome.EXITED), state=State.SUCCEEDED, signs=(sign("no-space"),), past=past)
+    assert repeated(of_attempts(succeeded)) == ""
+
+
+def test_an_earlier_attempt_is_judged_as_the_last_one() -> None:
+    """Its victim exited first; the rank with the error of its own was stopped, or wrote its own only when it was."""
+    lost = sign("gloo-peer-gone", 0, 500.5)
+    own, late = sign("io-error", 1, 501.0), sign("python-exception", 1, 499.0)
+    past = {0: (lost, own), 1: (lost, late), 2: (lost,)}
+    known = of_attempts(facts(*FAILED, past=past))
+    assert first_failures(known) == {0: 1}
+    found = [past_attempts.cause(attempt, known) for attempt in BEFORE]
+    assert [one.signature if one else None for one in found] == ["io-error", "gloo-peer-gone", "gloo-peer-gone"]
+    # Where nobody knows when the first rank ended, no other is blamed.
+    assert first_failures(of_attempts(facts(*FAILED, past=past), told=False)) == {}
 
 
 def test_telemetry_is_evidence() -> None:

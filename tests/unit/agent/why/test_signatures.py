@@ -1,5 +1,6 @@
 """Signatures: what they find in output as it really looks, hostile output, and an operator's own files."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -254,6 +255,135 @@ SAMPLES = [
     ("graph-break-compile", "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"),
     ("assertion", 'Traceback (most recent call last):\n  File "a.py", line 1\n    assert x\nAssertionError\n'),
     ("python-exception", "Traceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'loss'\n"),
+    ("npu-out-of-memory", "RuntimeError: Allocate memory failed. Device(id:0) memory isn't enough and alloc failed\n"),
+    (
+        "memlock-limit",
+        "n1:1:1 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n",
+    ),
+    ("cuda-launch-failure", "RuntimeError: CUDA error: hardware stack error\n"),
+    ("cuda-device-lost", "Traceback (most recent call last):\npynvml.NVMLError_GpuIsLost: GPU is lost\n"),
+    ("cuda-device-lost", "OSError: [Errno 6] No such device or address: '/dev/nvidia3'\n"),
+    (
+        "cuda-nvlink",
+        "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory\n",
+    ),
+    (
+        "cuda-driver-mismatch",
+        "pynvml.NVMLError_LibRmVersionMismatch: RM has detected an NVML/RM version mismatch.\n",
+    ),
+    (
+        "nccl-timeout",
+        "[rank0]:[F1014 03:14:02.551 ProcessGroupNCCL.cpp:1557] [PG ID 0 PG GUID 0(default_pg) Rank 0] Terminating the "
+        "process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang or watchdog timeout.\n",
+    ),
+    (
+        "nccl-peer-gone",
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:94, remote process exited or there was a network "
+        "error, NCCL version 2.26.2\nLast error:\nsocketProgress: Connection closed by remote peer n3<41007>\n",
+    ),
+    (
+        "nccl-ib",
+        "n1:1:1 [0] nccl_net_ofi_rdma:1234 NCCL WARN NET/OFI Request 0x7f completed with error. RC: 5. Error: 4113 "
+        "(Unresponsive remote). Completed length: 0\n",
+    ),
+    (
+        "nccl-setup",
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
+        "Last error:\nsocketPollConnect: connect to 10.0.3.17<36411> returned Connection refused, exceeded error retry "
+        "count after 34 attempts\n",
+    ),
+    (
+        "nccl-setup",
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
+        "Last error:\nsocketStartConnect: Connect to 172.17.0.2<41007> failed : Software caused connection abort\n",
+    ),
+    (
+        "name-resolution",
+        "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of "
+        "(job-worker-0.svc, 23456). The IPv4 network addresses of (job-worker-0.svc, 23456) cannot be retrieved "
+        "(gai error: -3 - Temporary failure in name resolution).\n",
+    ),
+    (
+        "cann-driver",
+        "RuntimeError: Call aclrtSetDevice failed, ret[507033]. Got device count[8] and device id[0], please check if "
+        "device id is valid.\n- Ascend Error Message:\n",
+    ),
+    (
+        "cann-runtime",
+        "RuntimeError: getDevice:torch_npu/csrc/core/npu/NPUFunctions.cpp:78 NPU function error: aclrtGetDevice, error "
+        "code is 107002\n",
+    ),
+    ("cann-aborted", "RuntimeError: FORCE STOP.\n"),
+    (
+        "cann-argument",
+        "EE9999: Inner Error!\n        TraceBack (most recent call last):\nEZ1001: 2026-10-02-11:33:21 Get "
+        "regInfo failed, "
+        "The binary_info_config.json of socVersion [ascend910b] does not support opType [Foo].\n",
+    ),
+    ("mindspore-cluster", "RuntimeError: Failed to register and try to reconnect to the meta server.\n"),
+    (
+        "mindspore-cluster",
+        "RuntimeError: The total number of timed out node is 1. Timed out node list is: [const vector]{1}, worker 1 is "
+        "the first one timed out, please check its log.\n",
+    ),
+    (
+        "python-import",
+        "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, got 88 "
+        "from PyObject\n",
+    ),
+    ("io-error", "OSError: [Errno 74] Bad message: '/data/x'\n"),
+    ("store-unavailable", "aiohttp.client_exceptions.ServerDisconnectedError: Server disconnected\n"),
+    ("store-unavailable", "azure.core.exceptions.HttpResponseError: The server is busy.\nErrorCode:ServerBusy\n"),
+    (
+        "store-unavailable",
+        "requests.exceptions.SSLError: HTTPSConnectionPool(host='cdn-lfs.huggingface.co', port=443): Max "
+        "retries exceeded "
+        "with url: /x (Caused by SSLError(SSLEOFError(8, 'EOF occurred in violation of protocol (_ssl.c:1007)')))\n",
+    ),
+    (
+        "certificate",
+        "requests.exceptions.SSLError: HTTPSConnectionPool(host='x', port=443): Max retries exceeded with "
+        "url: /x (Caused "
+        "by SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed')))\n",
+    ),
+    (
+        "name-resolution",
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='h', port=443): Max retries exceeded "
+        "with url: /x "
+        "(Caused by NameResolutionError(\"Failed to resolve 'h' ([Errno -3] Temporary failure in name "
+        'resolution)"))\n',
+    ),
+    (
+        "store-unavailable",
+        "wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec. Please try increasing the "
+        "timeout with the `init_timeout` setting\n",
+    ),
+    (
+        "store-refused",
+        "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling the GetObject "
+        "operation: Access "
+        "Denied\n",
+    ),
+    ("store-refused", "botocore.exceptions.NoCredentialsError: Unable to locate credentials\n"),
+    (
+        "store-refused",
+        "OSError: You are trying to access a gated repo.\nMake sure to have access to it at https://huggingface.co/m\n"
+        "401 Client Error. (Request ID: Root=1-66)\n",
+    ),
+    (
+        "store-object-missing",
+        "botocore.errorfactory.NoSuchKey: An error occurred (NoSuchKey) when calling the GetObject operation: The "
+        "specified key does not exist.\n",
+    ),
+    (
+        "store-object-missing",
+        "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error. (Request ID: Root=1-6)\n",
+    ),
+    ("rendezvous-refused", "torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n"),
+    ("ray-peer-gone", "ray.exceptions.NodeDiedError: Task was not retried because the node was dead.\n"),
+    ("stale-handle", "TimeoutError: [Errno 110] Connection timed out: '/mnt/nfs/data/0001.tar'\n"),
+    ("killed", "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL\n"),
+    ("segfault", "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV\n"),
 ]
 
 
@@ -317,6 +447,16 @@ def test_tracebacks_of_several_workers_in_one_output_are_kept_apart() -> None:
     assert [(hit.worker, hit.line) for hit in found(text.encode()).hits] == [
         (1, "KeyError: 'loss'"),
         (0, "RuntimeError: the other is gone"),
+    ]
+
+
+def test_the_exception_below_a_traceback_in_a_box_is_shown() -> None:
+    text = (
+        "╭───────── Traceback (most recent call last) ─────────╮\n│ /work/a.py:3 in <module>     │\n"
+        "╰─────────────────────────────────────────────────────╯\nZeroDivisionError: division by zero\n"
+    )
+    assert [(hit.signature.id, hit.line) for hit in found(text.encode()).hits] == [
+        ("python-exception", "ZeroDivisionError: division by zero")
     ]
 
 
@@ -540,6 +680,14 @@ def test_what_cannot_be_read_is_told(write: Callable[[str, str], Path], tmp_path
     assert len(problems) == 3
     file = tmp_path / "y.toml"
     assert "cannot be read" in signatures.load(file).problems[0]
+
+
+def test_a_pipe_holds_nothing_up(write: Callable[[str, str], Path], tmp_path: Path) -> None:
+    folder = write("b.toml", OWN)
+    os.mkfifo(folder / "a.toml")
+    table = signatures.load(folder)
+    assert "our-license-server" in {one.id for one in table.signatures}
+    assert table.problems == (f"{folder / 'a.toml'}: was left out: it is not a file",)
 
 
 def test_the_example_of_the_documentation_is_good(write: Callable[[str, str], Path]) -> None:

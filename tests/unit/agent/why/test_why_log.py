@@ -56,6 +56,67 @@ async def test_only_the_end_is_searched(log: RankLogFile) -> None:
     assert [(sign.hit.signature.id, sign.at) for sign in found.signs] == [("python-import", 2000.0)]
 
 
+KEY = b"Traceback (most recent call last):\n  File 'a.py', line 1, in <module>\n    f()\nKeyError: 'x'\n"
+
+
+async def test_an_error_before_much_other_output_of_the_end_is_found(log: RankLogFile) -> None:
+    before, after = b"step 1\n" * 1000, b"buffer 1 was written\n" * 10_000
+    log.path.write_bytes(before + KEY + after)
+    index(log, (0, 1000.0), (len(before), 1010.0), (len(before) + len(KEY), 1011.0))
+    (sign,) = (await search(Wanted(3, log))).signs
+    assert (sign.hit.signature.id, sign.hit.line, sign.at, sign.last) == (
+        "python-exception",
+        "KeyError: 'x'",
+        1010.0,
+        False,
+    )
+
+
+async def test_an_error_of_long_before_is_no_reason_of_the_end(log: RankLogFile) -> None:
+    after = b"buffer 1 was written\n" * 10_000
+    log.path.write_bytes(KEY + after)
+    index(log, (0, 1000.0), (len(KEY), 1011.0), (len(KEY) + 1000, 1500.0))
+    assert (await search(Wanted(3, log))).signs == ()
+
+
+async def test_a_log_that_names_its_error_is_not_searched_further(log: RankLogFile) -> None:
+    log.path.write_bytes(KEY + b"buffer 1 was written\n" * 10_000 + SPACE)
+    index(log, (0, 1000.0))
+    assert names((await search(Wanted(3, log))).signs) == ["no-space"]
+
+
+async def test_colours_hide_no_error_and_move_no_time(log: RankLogFile) -> None:
+    red, off = b"\x1b[1;31m", b"\x1b[0m"
+    first = red + b"step 1" + off + b"\n" + b"OSError" + off + b": [Errno 28] No space " + red + b"left on device" + off
+    second = b"\nModule" + red + b"NotFoundError: No module named 'x'" + off + b"\n"
+    log.path.write_bytes(first + second)
+    index(log, (0, 1000.0), (len(first) + 1, 1020.0))
+    found = (await search(Wanted(3, log))).signs
+    assert [(sign.hit.signature.id, sign.hit.line, sign.at) for sign in found] == [
+        ("no-space", "OSError: [Errno 28] No space left on device", 1000.0),
+        ("python-import", "ModuleNotFoundError: No module named 'x'", 1020.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        b"Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>\n",
+        b"Error in atexit._run_exitfuncs:\n",
+    ],
+)
+async def test_a_traceback_that_python_goes_on_from_ended_nothing(log: RankLogFile, reported: bytes) -> None:
+    second = KEY.replace(b"KeyError: 'x'", b"ConnectionResetError: [Errno 104] Connection reset by peer")
+    log.path.write_bytes(KEY + reported + second + b"OSError: [Errno 28] No space left on device\n")
+    found = (await search(Wanted(3, log))).signs
+    assert [(sign.hit.signature.id, sign.ignored, sign.before_end) for sign in found] == [
+        ("python-exception", False, False),
+        ("python-exception", True, False),
+        ("connection-reset", True, False),
+        ("no-space", False, False),
+    ]
+
+
 async def test_an_attempt_has_its_own_part(log: RankLogFile) -> None:
     log.path.write_bytes(SPACE + IMPORT)
     assert names((await search(Wanted(3, log, begin=len(SPACE)))).signs) == ["python-import"]
@@ -102,10 +163,10 @@ async def test_a_disk_that_does_not_answer_costs_no_more_than_its_time(
     log.path.write_bytes(SPACE)
     reading, writing = os.pipe()
 
-    def stuck(one: Wanted, table: object) -> Searched:
+    def stuck(one: Wanted, table: object, back_until: float) -> Searched:
         if one.file is pipe:
             os.read(reading, 1)  # until the test ends
-        return real(one, table)  # type: ignore[arg-type]  # a table
+        return real(one, table, back_until)  # type: ignore[arg-type]  # a table
 
     real = log_signs.search_file
     monkeypatch.setattr(log_signs, "search_file", stuck)

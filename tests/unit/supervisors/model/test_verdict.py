@@ -223,7 +223,10 @@ def test_a_command_that_cannot_be_run(status, code):
     assert verdict.last_lines == (), "no line of the file is its own"
 
 
-@pytest.mark.parametrize("cause", [StopCause.REQUESTED, StopCause.MAX_RUNTIME])
+WHY_STOPPED = {StopCause.REQUESTED: "the stop was requested", StopCause.MAX_RUNTIME: "its time limit had passed"}
+
+
+@pytest.mark.parametrize("cause", WHY_STOPPED)
 @pytest.mark.parametrize(
     ("statuses", "code"), [((TERM, TERM), 143), ((EXIT_0, KILL), 137), ((EXIT_0, EXIT_7), 7), ((EXIT_0, EXIT_0), 0)]
 )
@@ -231,6 +234,7 @@ def test_a_stop_that_was_asked_for(cause, statuses, code):
     state, verdict = reach(job_with(STOP[cause], *statuses), None, ())
     assert (state, verdict.exit_code, verdict.first_failed) == (State.STOPPED, code, None)
     assert (verdict.stopped_by, verdict.recommendation) == ("me", "NONE")
+    assert verdict.recommendation_reason == WHY_STOPPED[cause]
     assert verdict.summary == "stopped by me: so"
     assert verdict.victims == ()
 
