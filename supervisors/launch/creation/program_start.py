@@ -29,6 +29,8 @@ PATH = Path(__file__).with_name("muster-spawn")
 VERSION, _MAGIC, _MAX_TEXT = b"1", 0x4D535031, 3584
 _HEADER, _PROCESS, _STEP = struct.Struct("=IIIiiIII"), struct.Struct("=iiII"), struct.Struct("=IIQQQII")
 _ANSWER_AT = 20
+#: MFD_NOEXEC_SEAL of memfd_create(2).
+_NOEXEC_SEAL = 8
 _WORD = 2**64 - 1
 #: How long the program may take, and how long its death by SIGKILL may, in seconds.
 WAIT_S, KILL_WAIT_S = 10.0, 10.0
@@ -86,7 +88,7 @@ class ProgramStart:
         self._count = len(processes)
         self._memory = self._pid = self._pidfd = -1
         try:
-            self._memory = os.memfd_create("muster-spawn", os.MFD_CLOEXEC)
+            self._memory = _memfd()
             message = memoryview(encode(processes, gate, unborn, outside=outside))
             while message:
                 message = message[os.write(self._memory, message) :]
@@ -176,6 +178,17 @@ def _is_killed(pid: int) -> bool:
         masks = [line.split()[1] for line in file if line.startswith((b"SigPnd:", b"ShdPnd:"))]
         return any(int(mask, 16) >> (signal.SIGKILL - 1) & 1 for mask in masks)
     return False
+
+
+def _memfd() -> int:
+    """Nothing in it can be executed, as a node may demand (vm.memfd_noexec). Linux before 6.3 has no such flag.
+    Raises OSError."""
+    try:
+        return os.memfd_create("muster-spawn", os.MFD_CLOEXEC | _NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.memfd_create("muster-spawn", os.MFD_CLOEXEC)
 
 
 def encode(

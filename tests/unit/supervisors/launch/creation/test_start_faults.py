@@ -406,6 +406,18 @@ def test_calls_that_older_kernels_lack(program, tmp_path, call):
     assert (tmp_path / "fds").read_text().split() == ["0", "1", "2", "3"]
 
 
+@needs_seccomp
+def test_a_kernel_that_does_not_know_of_memory_without_programs(program, tmp_path):
+    """MFD_NOEXEC_SEAL is of Linux 6.3."""
+
+    def work() -> Any:
+        specs = specs_in(tmp_path, 2, "true")
+        refuse(errno.EINVAL, "memfd_create", argument=1, bits=8)
+        return started(tmp_path, specs)
+
+    assert in_own_process(work) == {"codes": [0, 0], "told": [], "said": [], "left": 0}
+
+
 # --- kills ------------------------------------------------------------------------------------------------------------
 
 
