@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from muster.agent import lazy_import, usage_error
+from muster.agent import usage_error
 from muster.agent.host import build, standard_streams
 from muster.agent.host.pid_one import is_init, leave_when_asked
 from muster.agent.link import nursery_start
 from muster.agent.link.nursery_start import Begun
+from muster.probes.kernel import late_import
 from muster.supervisors.paths import Root
 from muster.supervisors.system import descriptors
 
@@ -84,7 +85,7 @@ def command(
         if fd is not None:
             os.set_inheritable(fd, False)
     begun = _begin(places, owner_fd) if owner_fd is not None else None
-    with lazy_import.without(*_UNWANTED):
+    with late_import.without(*_UNWANTED):
         import structlog  # noqa: F401  (before anybody else does)
     from muster.agent import daemon_start
 

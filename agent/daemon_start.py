@@ -10,13 +10,13 @@ from typing import NoReturn
 import anyio
 import click
 
-from muster.agent import lazy_import
 from muster.agent.config.live_config import LiveConfig
 from muster.agent.errors import StartupError
 from muster.agent.host import heap, lockfile, log_setup, ownership, state_folder
 from muster.agent.link import nursery_start
 from muster.agent.link.nursery_start import Begun
 from muster.agent.node import degraded
+from muster.probes.kernel import late_import
 from muster.supervisors.paths import Root
 
 #: For GRPC_SSL_CIPHER_SUITES: gRPC has no setting for the oldest version of TLS. TLS 1.3 has ciphers of its own, which
@@ -76,7 +76,7 @@ def _serve(root: Root, settings: LiveConfig, owner_fd: int | None, begun: Begun 
     _prefer_our_session()
     heap.keep_one()
     begun = begun or nursery_start.begin_early(root, owner_fd)  # beside our imports, which take longer than its own
-    with lazy_import.of(_UNUSED):
+    with late_import.noted(_UNUSED):
         from muster.agent import wiring
 
     heap.collect()

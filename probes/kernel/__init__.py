@@ -3,5 +3,5 @@
 `process` identifies processes and reads how they ended, `procfs` reads many of them cheaply, `arrivals` tells who is
 new, `trees` assigns them to jobs, `kmsg` follows the kernel's log, `process_crashes` finds in it processes that died of
 a fault, `pci` reads devices. `endings` describes an end in words; `backoff` is the class for growing pauses,
-`dataclass` the decorator that every class of values has, `late_import` imports parts of a room when they are used.
+`dataclass` the decorator that every class of values has; `late_import` is for imports that wait.
 """

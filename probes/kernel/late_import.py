@@ -1,8 +1,12 @@
-"""Names of a room whose modules are imported when they are used: a process that does not use them starts sooner."""
+"""Imports that wait until they are used, or are left out: a process that does not use a module starts sooner."""
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
+from types import ModuleType
 from typing import Any
 
 
@@ -17,3 +21,40 @@ def names(room: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
         return found
 
     return __getattr__
+
+
+@contextmanager
+def noted(*modules: str) -> Iterator[None]:
+    """Within the `with`, an import of these modules only notes them: the first use of an attribute runs them. That use
+    must not be in two threads at once (python/cpython#86826). Modules that are already imported stay as they are."""
+    finder = _Finder(frozenset(modules))
+    sys.meta_path.insert(0, finder)  # its base class, importlib.abc, would import 20 modules
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+@contextmanager
+def without(*names: str) -> Iterator[None]:
+    """Within the `with`, these packages are not installed, for a module that would import them if they were."""
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: as Python documents it
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
+
+
+class _Finder:
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path) if fullname in self._names else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from muster.agent import lazy_import
+from muster.probes.kernel import late_import
 
 # Before the import below: nothing here forks, and gRPC's handlers for it cost time and can print warnings.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 # Blocking calls use neither of the first two, which are half of gRPC's import; the third is protobuf without its C.
-with lazy_import.of("asyncio", "grpc.aio", "google.protobuf.internal.python_message"):
+with late_import.noted("asyncio", "grpc.aio", "google.protobuf.internal.python_message"):
     import grpc
     from google.protobuf.duration_pb2 import Duration
 

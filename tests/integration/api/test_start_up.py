@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
@@ -61,12 +60,15 @@ def test_the_help_of_muster_says_what_the_command_says(name: str) -> None:
     assert command.get_short_help_str(limit=200) == COMMANDS[name][2]
 
 
-def test_the_daemon_of_a_standalone_run_imports_what_it_needs_before_it_listens(tmp_path: Path) -> None:
+def test_the_daemon_of_a_standalone_run_imports_what_it_needs_before_it_listens(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     # Python writes each import to stderr, which is the daemon's log; the folder with that stays where a job has failed.
-    env = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", "TMPDIR": str(tmp_path)}
+    folder = tmp_path_factory.mktemp("m")  # a short name: a socket's path is below it
+    env = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", "TMPDIR": str(folder)}
     command = [str(BIN / "muster"), "run", "--standalone", "-q", "--skip-check", "--", "false"]
     assert subprocess.run(command, env=env, capture_output=True, timeout=60, check=False).returncode == 1
-    (log,) = tmp_path.glob("muster-*/musterd.log")
+    (log,) = folder.glob("muster-*/musterd.log")
     before, serving, _ = log.read_text().partition('"event": "serving"')
     found = set(re.findall(r"^import time: .*\| +(\S+)$", before, re.MULTILINE))
     assert serving and "muster.agent.wiring" in found
