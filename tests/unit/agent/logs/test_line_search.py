@@ -352,4 +352,4 @@ async def test_others_have_a_turn_between_two_batches(tmp_path, monkeypatch):
     while reading.left:
         await reading.batch()
         batches += 1
-    assert batches >= size >> 16
+    assert batches >= size >> 17
