@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -83,6 +84,7 @@ def main() -> int:
     parser.add_argument("--within", type=float, default=300.0, help="seconds for all of it; default %(default)g")
     parser.add_argument("--threshold", type=float, default=1.05, help="ratio that is no slowdown; default %(default)g")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(NOT_MEASURED))  # what was started and built is to go
     load_before, end = os.getloadavg()[0], time.monotonic() + arguments.within
     try:
         with tempfile.TemporaryDirectory(prefix="muster-compare-") as name, contextlib.ExitStack() as stack:
