@@ -8,13 +8,14 @@ is wanted if its first MAX_LINE bytes are.
 import heapq
 from collections import deque
 from collections.abc import Container
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from muster.agent.host.log_folder import folder
 from muster.agent.host.turns import in_turn
 from muster.agent.logs.labels import MAX_LINE
 from muster.agent.logs.line_filter import LineFilter
 from muster.agent.logs.log_reading import BATCH_BYTES, BATCH_CHUNKS, CHUNK, Chunk, RankLogFile, TimeIndex
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output.log_reader import Reader
 
 #: Bytes searched in one batch, and so without a turn for others: a few milliseconds.

@@ -12,8 +12,9 @@ import os
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from weakref import WeakSet
+
+from muster.probes.kernel.dataclass import dataclass
 
 #: Bytes in one splice that are much, and so many lists in a row with two of those or more are a flood.
 MUCH = 1 << 15
