@@ -23,7 +23,7 @@ MINDSPORE ?= mindspore==2.7.*
 # proto/muster holds links to agent, supervisors and probes.
 CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test test-slow chaos test-system test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench soak lock clean
+.PHONY: help setup run test test-slow chaos test-system test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench bench-compare soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -79,6 +79,9 @@ corpus-acted: $(READY) $(PROGRAM)  ## the same with real processes under a real 
 
 bench: $(READY) $(PROGRAM)  ## benchmarks beside their peers
 	@$(BIN)/python -m benchmarks
+
+bench-compare: $(READY)  ## what became slower between two commits: make bench-compare OLD=v0.1.0 NEW=HEAD
+	@$(BIN)/python -m benchmarks.compare $(or $(OLD),$(error OLD is not given: make bench-compare OLD=v0.1.0)) $(or $(NEW),HEAD) $(COMPARE_ARGS)
 
 soak: $(READY) $(PROGRAM)  ## everything at once for an hour, and whether anything grows; MUSTER_SOAK_MINUTES says how long
 	@$(BIN)/python -m benchmarks.soak --minutes $${MUSTER_SOAK_MINUTES:-60}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 
-from benchmarks import creation, ended, exits, load, memory, output, prompt, sampler, start
+from benchmarks import creation, ended, exits, load, memory, movers, output, prompt, reading, sampler, start
 from benchmarks.node import BenchmarkFailed
 from benchmarks.peers import Peers
 from benchmarks.report import Row, machine, table, write_json
@@ -21,6 +21,8 @@ FIGURES: dict[str, Callable[[Peers], Iterator[Row]]] = {
     "creation": creation.run,
     "prompt": prompt.run,
     "output": output.run,
+    "movers": movers.run,
+    "reading": reading.run,
     "exits": exits.run,
     "memory": memory.run,
     "idle": memory.run_idle,

@@ -63,8 +63,8 @@ def run(peers: Peers) -> Iterator[Row]:
     with node.running() as here:
         watcher = Watcher(here)
         try:
-            apart = [late for _ in range(JOBS + WARM_UP) for late in _delays(here, watcher, APART_S)][WARM_UP * RANKS :]
-            at_once = [late for _ in range(JOBS + WARM_UP) for late in _delays(here, watcher, 0)][WARM_UP * RANKS :]
+            apart = [late for _ in range(JOBS + WARM_UP) for late in delays(here, watcher, APART_S)][WARM_UP * RANKS :]
+            at_once = [late for _ in range(JOBS + WARM_UP) for late in delays(here, watcher, 0)][WARM_UP * RANKS :]
         finally:
             watcher.close()
     peer = "torchrun and the ModelArts launcher poll: each 100 ms, each 1 s"
@@ -77,7 +77,7 @@ def run(peers: Peers) -> Iterator[Row]:
         yield Row(f"{what}, p99", p99, "ms", budget=f"at most {BUDGET_P99_MS:g} ms", met=p99 <= BUDGET_P99_MS)
 
 
-def _delays(here: node.Node, watcher: Watcher, apart: float) -> list[float]:
+def delays(here: node.Node, watcher: Watcher, apart: float) -> list[float]:
     """Milliseconds from each rank's exit to its event."""
     at = time.time() + 0.5  # by then all ranks wait
     folder = Path(here.folder) / f"times-{time.monotonic_ns()}"

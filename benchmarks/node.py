@@ -69,8 +69,9 @@ def until(what: Callable[[], Any], seconds: float, message: str) -> Any:
 class Node:
     """A warm daemon, its processes and its files."""
 
-    def __init__(self, folder: Path, config: str = CONFIG) -> None:
-        """Starts the daemon and returns once it answers. Raises BenchmarkFailed."""
+    def __init__(self, folder: Path, config: str = CONFIG, programs: Path = BIN) -> None:
+        """Starts the daemon in `programs` and returns once it answers. Raises BenchmarkFailed."""
+        self._programs = programs
         self.folder = folder
         self.root = Root.under(folder)
         self._config = folder / "musterd.toml"
@@ -89,7 +90,7 @@ class Node:
     def _started(self) -> "subprocess.Popen[bytes]":
         with open(self._said, "ab") as err:
             return subprocess.Popen(
-                [*AS_THE_UNIT, BIN / "musterd", "--root", self.folder, "--config", self._config],
+                [*AS_THE_UNIT, self._programs / "musterd", "--root", self.folder, "--config", self._config],
                 stdin=subprocess.DEVNULL,
                 stdout=err,
                 stderr=err,
@@ -184,11 +185,11 @@ class Node:
 
 
 @contextlib.contextmanager
-def running(config: str = CONFIG) -> Iterator[Node]:
+def running(config: str = CONFIG, programs: Path = BIN) -> Iterator[Node]:
     """A node for the time of the block; its folder is removed behind it."""
     folder = Path(tempfile.mkdtemp(prefix="muster-bench-"))
     try:
-        node = Node(folder, config)
+        node = Node(folder, config, programs)
         try:
             yield node
         finally:

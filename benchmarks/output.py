@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import node
-from benchmarks.measure import main_thread_cpu_seconds, median
+from benchmarks.measure import cpu_seconds, median
 from benchmarks.node import BenchmarkFailed, until
 from benchmarks.peers import Peers
 from benchmarks.report import Row
@@ -91,7 +91,7 @@ def _muster(here: node.Node, expected: Sequence[str]) -> Sample:
     cpu = 0.0
     while True:  # to the last reading before it is gone
         try:
-            cpu = max(cpu, main_thread_cpu_seconds(supervisor))
+            cpu = max(cpu, cpu_seconds(supervisor))
         except (FileNotFoundError, ProcessLookupError):
             break
         time.sleep(_LOOK_S)

@@ -41,8 +41,8 @@ def run(peers: Peers) -> Iterator[Row]:
         for number in range(ROUNDS + WARM_UP):
             # Side by side, one after the other, so that what slows the machine for a while slows all.
             sample = {
-                "call": _call(here, steps if number >= WARM_UP else {}, skip_check=True),
-                "checked": _call(here, {}, skip_check=False),
+                "call": call(here, steps if number >= WARM_UP else {}, skip_check=True),
+                "checked": call(here, {}, skip_check=False),
                 "cli": time_command([*cli, "--", "true"]),
                 "popen": time_popen(["true"], RANKS),
             }
@@ -72,7 +72,7 @@ def run(peers: Peers) -> Iterator[Row]:
     yield Row(f"muster run of {RANKS} x true", ms["cli"], "ms", "torchrun", ms.get("torchrun"))
 
 
-def _call(here: node.Node, steps: dict[str, list[float]], *, skip_check: bool) -> float:
+def call(here: node.Node, steps: dict[str, list[float]], *, skip_check: bool) -> float:
     """Seconds from Start to the answer of Wait."""
     begun = time.time()
     begin = time.perf_counter()

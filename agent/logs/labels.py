@@ -63,6 +63,8 @@ class LabelledLines:
         self._timestamps = timestamps
         self._several = several
         self._grep = grep
+        #: What a line must contain, and that is all.
+        self._word = grep.pattern if grep is not None and _is_word(grep) else ""
         self._held: dict[str, _Held] = {}
 
     def feed(self, source: str, data: bytes, time: float) -> None:
@@ -120,10 +122,22 @@ class LabelledLines:
     def _lines(self, source: str, data: bytes, time: float) -> None:
         """Whole lines."""
         if self._grep is not None:
-            data = b"".join(line + b"\n" for line in data[:-1].split(b"\n") if self._wanted(line))
+            data = self._matching(data)
         if data:
             prefix = self._prefix(source, time)
             self._write(prefix + data[:-1].replace(b"\n", b"\n" + prefix) + b"\n" if prefix else data)
+
+    def _matching(self, data: bytes) -> bytes:
+        """Those of whole lines that match."""
+        assert self._grep is not None
+        if len(data) > MAX_LINE or b"\r" in data or not data.isascii():
+            return b"".join(line + b"\n" for line in data[:-1].split(b"\n") if self._wanted(line))
+        lines = data[:-1].decode("ascii").split("\n")
+        word, search = self._word, self._grep.search
+        found = [line for line in lines if word in line] if word else [line for line in lines if search(line)]
+        if len(found) == len(lines):
+            return data
+        return ("\n".join(found) + "\n").encode() if found else b""
 
     def _wanted(self, line: bytes) -> bool:
         # Decoded, so a dot matches a character; bytes that are not UTF-8 match no literal pattern.
@@ -133,3 +147,8 @@ class LabelledLines:
         label = f"[{source}] " if self.label else ""
         stamp = (rfc3339(time) if time else "-".ljust(24)) + " " if self._timestamps else ""
         return (label + stamp).encode()
+
+
+def _is_word(pattern: "re.Pattern[str]") -> bool:
+    """Whether it matches what contains it, and nothing else."""
+    return not (pattern.flags & (re.IGNORECASE | re.VERBOSE) or re.search(r"[\\.^$*+?{}\[\]|()]", pattern.pattern))

@@ -12,7 +12,7 @@ import heapq
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from pathlib import Path
 
 import anyio
@@ -54,13 +54,26 @@ class RankLogFile:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Output of one rank. `time` in nanoseconds since the epoch, None if no index has it. `truncated`: the file is
-    shorter than what was already read; reading continues at `offset`."""
+    shorter than what was already read; reading continues at `offset`. `next`: `data` is only what was searched for in
+    the output from `offset` up to there. `completed`: the time of its last byte, if another."""
 
     rank: int
     offset: int
     data: bytes
     time: int | None = None
     truncated: bool = False
+    next: int | None = None
+    completed: int | None = None
+
+    @property
+    def behind(self) -> int:
+        """Where reading goes on."""
+        return self.offset + len(self.data) if self.next is None else self.next
+
+    @property
+    def order(self) -> int:
+        """By this, what comes of several ranks is put in order."""
+        return self.completed or self.time or 0
 
 
 def look(files: list[RankLogFile]) -> list[Layout]:
@@ -253,8 +266,9 @@ class Merge:
         self._streams = [_Stream(f, TimeIndex(f.index), positions[f.rank]) for f in files]
         self._heap: list[tuple[int, int]] | None = None
 
-    def begin(self, sizes: dict[int, int]) -> bool:
-        """Begins a round up to `sizes`. True if there is something to read or to report in it."""
+    def begin(self, sizes: dict[int, int], final: Container[int] = ()) -> bool:
+        """Begins a round up to `sizes`; `final` changes nothing. True if there is something to read or to report in
+        it."""
         for stream in self._streams:
             stream.limit = sizes[stream.file.rank]
         self._heap = None

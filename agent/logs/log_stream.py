@@ -1,12 +1,15 @@
 """Common parts of the readers of output: a job's files, the requested time span, and messages."""
 
 import time
+from collections.abc import Container
 from typing import TYPE_CHECKING, Protocol
 
 from muster.agent import protobuf_times, threads
 from muster.agent.errors import InvalidRequest
 from muster.agent.jobs.entry import Entry
-from muster.agent.logs import log_reading
+from muster.agent.logs import line_filter, log_reading
+from muster.agent.logs.line_filter import LineFilter
+from muster.agent.logs.line_search import Search
 from muster.agent.logs.log_events import EventLines
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.model.states import JOB
@@ -74,7 +77,39 @@ def message(chunk: log_reading.Chunk) -> log_pb2.ReadLogsResponse:
     )
     if chunk.time is not None:
         answer.time.CopyFrom(protobuf_times.timestamp_ns(chunk.time))
+    if chunk.next is not None:
+        answer.next_offset = chunk.next
     return answer
+
+
+def reading(
+    files: list[log_reading.RankLogFile],
+    positions: dict[int, int],
+    lines: LineFilter | None,
+    resumed: Container[int],
+) -> log_reading.Merge | Search:
+    """Reads all output, or the lines that a filter lets through. `resumed`: see Search."""
+    return log_reading.Merge(files, positions) if lines is None else Search(files, positions, lines, resumed)
+
+
+def filter_of(message: log_pb2.LineFilter) -> LineFilter | None:
+    """None: all lines are wanted. Raises InvalidRequest."""
+    found: list[Violation] = []
+    if len(message.any_of) > line_filter.MOST_ALTERNATIVES:
+        text = f"{len(message.any_of)} alternatives: at most {line_filter.MOST_ALTERNATIVES}"
+        found.append(Violation("lines.any_of", text))
+    for number, each in enumerate(message.any_of):
+        field = f"lines.any_of[{number}].parts"
+        if not 1 <= len(each.parts) <= line_filter.MOST_PARTS:
+            found.append(Violation(field, f"{len(each.parts)} parts: give 1 to {line_filter.MOST_PARTS}"))
+        elif (size := sum(map(len, each.parts))) > line_filter.MOST_BYTES:
+            found.append(Violation(field, f"{size} bytes: at most {line_filter.MOST_BYTES}"))
+        elif not all(each.parts) or any(b"\n" in part for part in each.parts):
+            found.append(Violation(field, "a part is empty or contains a newline: no line contains that"))
+    if found:
+        raise InvalidRequest(found)
+    any_of = [tuple(each.parts) for each in message.any_of]
+    return LineFilter(any_of, ignore_case=message.ignore_case) if any_of else None
 
 
 async def events_before(events: EventLines | None, when: int | None) -> list[log_pb2.ReadLogsResponse]:

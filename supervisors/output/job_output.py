@@ -5,6 +5,7 @@ so does the supervisor, so all lines are in the order in which they were written
 """
 
 import contextlib
+import functools
 import os
 import select
 import time
@@ -22,6 +23,7 @@ from muster.supervisors.output.gaps import Count, Counts, Gap
 from muster.supervisors.output.log_file import Claims
 from muster.supervisors.output.log_layout import Folder, Layout
 from muster.supervisors.output.log_segments import companions, removed_path
+from muster.supervisors.output.splicing import REST_S, Splicer
 from muster.supervisors.paths import Root
 from muster.supervisors.system.loop import Loop
 
@@ -58,6 +60,9 @@ class Output:
         self._ledger = ledger
         self._counts: Counts | None = None
         self._logs: dict[int, tee.RankLog] = {}
+        #: Those whose FIFOs hold something, of the present batch of the loop's callbacks.
+        self._ready: list[tuple[int, tee.RankLog]] = []
+        self._splicer = Splicer()
         #: The job has ended, and nothing of it is to be opened any more.
         self.closed = False
         self._claims: Claims = {}
@@ -248,6 +253,7 @@ class Output:
     def close(self) -> None:
         """Closes all logs; output is no longer taken."""
         self.closed = True
+        self._splicer.end()
         for log in self._logs.values():
             self._loop.remove(log.fd)
             log.close()
@@ -274,7 +280,10 @@ class Output:
     ) -> tee.RankLog:  # fmt: skip
         """`slot`: of the rank, in the counts."""
         self._agree(number, counter[slot])
-        return tee.RankLog(fifo, log, index, owner, counter, slot, layout, self._file_limit, self._trim, self._claims)
+        size = tee.SMALL_FIFO if number == JOB else tee.fifo_size(len(self._ledger.job.ranks))
+        return tee.RankLog(
+            fifo, log, index, owner, counter, slot, layout, self._file_limit, self._trim, self._claims, size
+        )
 
     def _agree(self, number: int, count: Count) -> None:
         """What the journal tells as lost was lost, also where the counts could not be kept."""
@@ -319,11 +328,32 @@ class Output:
         self._closed[number] = gap
 
     def _on_output(self, number: int, log: tee.RankLog) -> None:
-        before = log.stalled
-        self._note(number, log.drain())
-        if log.stalled and not before:
-            self._at_limit(log)
-            self._loop.later(tee.RETRY_S, lambda: self._resume(number, log))
+        if not self._ready:
+            self._loop.behind(self._drain_ready)
+        self._ready.append((number, log))
+
+    def _drain_ready(self) -> None:
+        """A batch of each rank that has written, all at once."""
+        ready, self._ready = self._ready, []
+        begun = [
+            (number, log, log.stalled, *log.begin_drain()) for number, log in ready if self._logs.get(number) is log
+        ]
+        helped = self._splicer.helped
+        self._splicer.run([splice for _, _, _, splice, _ in begun if splice is not None])
+        if self._splicer.helped and not helped:
+            self._loop.later(REST_S, self._rest)
+        for number, log, before, splice, closed in begun:
+            if splice is not None:
+                log.end_drain(splice)
+            self._note(number, closed)
+            if log.stalled and not before:
+                self._at_limit(log)
+                self._loop.later(tee.RETRY_S, functools.partial(self._resume, number, log))
+
+    def _rest(self) -> None:
+        self._splicer.rest()
+        if self._splicer.helped:
+            self._loop.later(REST_S, self._rest)
 
     def _at_limit(self, log: tee.RankLog) -> None:
         """A gap caused by missing descriptors ends by itself only if something frees descriptors."""

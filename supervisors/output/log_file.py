@@ -289,6 +289,11 @@ class LogFile:
         self._limit = max(limit, LINE) if limit and now >= self._rotate_at else sys.maxsize
 
     @property
+    def room(self) -> int:
+        """Bytes up to the limit."""
+        return self._limit - self._offset
+
+    @property
     def is_full(self) -> bool:
         """Whether it is to be rotated."""
         return self._offset >= self._limit

@@ -20,11 +20,18 @@ from muster.supervisors.output.gaps import Counts, Gap
 from muster.supervisors.output.log_file import Claims, LogFile
 from muster.supervisors.output.log_layout import Folder, Layout
 from muster.supervisors.output.log_reader import Reader
+from muster.supervisors.output.splicing import Splice
 from muster.supervisors.output.time_index import INDEX_INTERVAL_S, IndexWriter
 
-#: Size of a rank's FIFO, and most bytes of one rank moved at a time: one rank's flood must not starve the others.
-#: 128 KiB: with more the pages fall out of the processor's cache between write and splice (`make bench`, "output").
-FIFO_SIZE = BATCH = 1 << 17
+#: Size of a rank's FIFO, and most bytes of one rank moved at a time: one rank's flood must not starve the others. With
+#: 512 KiB a byte costs three quarters of the CPU time that it costs with 128 KiB; with 1 MiB more again: the pages fall
+#: out of the processor's cache between write and splice (docs/concepts/performance.md).
+FIFO_SIZE = BATCH = 1 << 19
+#: Of many ranks the FIFOs are smaller, down to SMALL_FIFO: full ones of a job take ALL_FIFOS or that. Users who are not
+#: root have 64 MiB for all their pipes (pipe-user-pages-soft), and then FIFOs of 4 KiB.
+SMALL_FIFO, ALL_FIFOS = 1 << 17, 1 << 25
+#: Most bytes that pass through our memory at a time, where there is no splice.
+_COPIED = 1 << 17
 #: Seconds after an error until the file is tried again.
 RETRY_S = 1.0
 _TAIL_BYTES = 4096
@@ -38,6 +45,11 @@ def make_fifo(path: Path, uid: int, gid: int) -> None:
         os.mkfifo(path, 0o600)
     if (uid, gid) != (os.geteuid(), os.getegid()):
         os.chown(path, uid, gid, follow_symlinks=False)
+
+
+def fifo_size(ranks: int) -> int:
+    """Of each rank of a job."""
+    return max(SMALL_FIFO, min(FIFO_SIZE, 1 << (ALL_FIFOS // max(ranks, 1)).bit_length() - 1))
 
 
 def open_reader(path: Path) -> int:
@@ -64,18 +76,22 @@ class RankLog:
         limit: Callable[[], int] = lambda: 0,
         rotated: Callable[[], None] = lambda: None,
         claims: Claims | None = None,
+        fifo_size: int = FIFO_SIZE,
     ) -> None:
         """Opens the FIFO and the file, which goes on at its end; a file that cannot be opened is a gap.
 
         `owner`: uid and gid of new files. `slot`: the rank's place in `counts`. `layout`: how the log lies on disk, if
         the caller has looked. `limit`: after how many bytes the file is rotated (0: never); `rotated` is called
-        afterwards. `claims`: see LogFile. Raises OSError where the FIFO cannot be opened.
+        afterwards. `claims`: see LogFile. `fifo_size`: what is asked for. Raises OSError where the FIFO
+        cannot be opened.
         """
         self.path = log
         self._counts, self._slot, self._count = counts, slot, counts[slot]
         self.fd = open_reader(fifo)
-        with contextlib.suppress(OSError):  # over the user's limit for pipes: the kernel's default size serves too
-            fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, FIFO_SIZE)
+        for size in (fifo_size, SMALL_FIFO):
+            with contextlib.suppress(OSError):  # over the user's limit for pipes: the kernel's default size serves too
+                fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, size)
+                break
         self._file = LogFile(log, owner, self._count.end, limit, rotated, claims, self._count.inode)
         self._index = IndexWriter(index, owner)
         self._indexed = 0.0
@@ -144,6 +160,21 @@ class RankLog:
             self._move()
         return closed
 
+    def begin_drain(self) -> tuple[Splice | None, Gap | None]:
+        """As `drain`, up to the splice, which is for the caller to carry out before `end_drain`; None: there is none,
+        and all is done."""
+        closed = self.resume()
+        if self._gap is None and self._splice:
+            return self._prepare(), closed
+        with contextlib.suppress(BlockingIOError):
+            self._move()
+        return None, closed
+
+    def end_drain(self, splice: Splice) -> None:
+        """The splice was carried out."""
+        with contextlib.suppress(BlockingIOError):
+            self._finish(splice)
+
     def drain_all(self, deadline: float) -> list[Gap]:
         """Empties the FIFO, until `deadline` (time.monotonic()) at most. Returns the gaps closed meanwhile."""
         closed = [self.resume(force=True)]
@@ -210,6 +241,20 @@ class RankLog:
         if self._gap is not None:
             self._lose()
             return
+        splice = self._prepare()
+        if splice is None:
+            return
+        if self._splice:
+            splice.run()
+        else:
+            try:
+                splice.moved = self._copy_once()
+            except OSError as error:
+                splice.error = error
+        self._finish(splice)
+
+    def _prepare(self) -> Splice | None:
+        """The next batch into the file; None: there is a gap now."""
         file, now = self._file, time.monotonic()
         due = now - self._indexed >= INDEX_INTERVAL_S
         try:
@@ -219,36 +264,39 @@ class RankLog:
             elif file.cut:
                 file.check()
                 due = True
-            start = file.offset
-            moved = self._splice_once() if self._splice else self._copy_once()
-        except BlockingIOError:
-            raise
         except OSError as error:
-            if self._splice and error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            self._open_gap(error)
+            return None
+        count = min(BATCH, max(SMALL_FIFO, file.room))  # a file is hardly larger than its limit
+        return Splice(self.fd, file.fd, file.position, count, file.offset, due)
+
+    def _finish(self, splice: Splice) -> None:
+        """Accounts for a batch. Raises BlockingIOError where the FIFO was empty."""
+        file, failure = self._file, splice.error
+        if failure is not None:
+            if isinstance(failure, BlockingIOError):
+                raise failure
+            if self._splice and failure.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
                 self._splice = False  # a file system without splice
                 self._move()
-                return
-            self._open_gap(error)
+            else:
+                self._open_gap(failure)
             return
-        file.wrote(moved)
+        file.wrote(splice.moved)
         self._store_end()
-        if due and moved:
-            self._indexed = now
-            self._index.note(start)
+        if splice.due and splice.moved:
+            self._indexed = time.monotonic()
+            self._index.note(splice.start)
         if file.is_full and self._gap is None:
             try:
                 file.rotate()
             except OSError as error:
                 self._open_gap(error)
 
-    def _splice_once(self) -> int:
-        file = self._file
-        return os.splice(self.fd, file.fd, BATCH, offset_dst=file.position, flags=os.SPLICE_F_NONBLOCK)
-
     def _copy_once(self) -> int:
         """Without splice there is a moment in which the bytes are only in our memory: what a full disk refuses then is
         counted as lost, and a supervisor killed in that moment loses them (docs/concepts/logs.md)."""
-        data = os.read(self.fd, BATCH)
+        data = os.read(self.fd, _COPIED)
         written = 0
         try:
             while written < len(data):

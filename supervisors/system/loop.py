@@ -79,6 +79,7 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._first: list[Callback] = []
+        self._behind: list[Callback] = []
         self._resting: dict[int, Timer] = {}
         #: Called behind SIGCHLD, and behind every batch of callbacks.
         self.on_child: Callback = _nothing
@@ -123,6 +124,11 @@ class Loop:
         """Calls it as soon as the loop runs; whatever it raises ends the loop."""
         self._first.append(callback)
 
+    def behind(self, callback: Callback) -> None:
+        """Calls it once behind the present batch of callbacks, before `after`: for work that takes several of them
+        together. Whatever it raises ends the loop."""
+        self._behind.append(callback)
+
     def attempt(self, callback: Callback) -> None:
         """Calls it now; should the disk or the node refuse its work (OSError), again and again until it is done."""
         self._fire(Timer(callback))
@@ -159,6 +165,8 @@ class Loop:
                 callback = self._callbacks.get(fd)
                 if callback is not None:
                     callback()
+            while self._behind:
+                self._behind.pop(0)()
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
                 self._fire(heapq.heappop(self._timers)[2])

@@ -11,7 +11,7 @@ from muster.agent.host import turns
 from muster.agent.jobs.entry import Entry, no_such_rank
 from muster.agent.logs import log_losses, log_reading
 from muster.agent.logs.log_events import EventLines
-from muster.agent.logs.log_stream import Span, events_before, files_of, message
+from muster.agent.logs.log_stream import Span, events_before, files_of, filter_of, message, reading
 from muster.agent.messages import convert
 from muster.agent.text import plain
 from muster.supervisors.model.spec import Violation
@@ -57,6 +57,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
 
     async def _read(self, request: log_pb2.ReadLogsRequest, entry: Entry, context: "_Context") -> None:
         limits = _Limits(entry, request)
+        lines = filter_of(request.lines)
         events = await _events(self._server, entry, request, limits.span)
         while request.follow and not entry.job.ranks and not entry.job.state.final:
             await self._server.registry.wait_change(entry)  # its rank table is still to say which ranks there are
@@ -72,22 +73,22 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             if request.HasField("tail_lines") or (offset and rank not in asked):
                 await context.write(message(log_reading.Chunk(rank, offset, b"")))
         begun = dict(at) if limits.begins_late else {}
-        merge = log_reading.Merge(files, at)
+        merge = reading(files, at, lines, asked | ({JOB: request.job_offset} if request.job_offset else {}))
         bookmarked = events is None
         while True:
             ended = entry.job.state.final or limits.over
             if ended or not request.follow:  # after the end: nothing comes any more
                 sizes = await limits.cut(files, await log_reading.sizes_of(files))
                 self._refuse_removed(entry)
-            if merge.begin(sizes):
+            if merge.begin(sizes, sizes if ended or not request.follow else ()):
                 while merge.left:
                     async with turns.sending():
                         for chunk in await merge.batch():
-                            while told := await events_before(events, chunk.time or 0):
+                            while told := await events_before(events, chunk.order):
                                 for each in told:
                                     await context.write(each)
                             await context.write(message(chunk))
-                            at[chunk.rank] = chunk.offset + len(chunk.data)
+                            at[chunk.rank] = chunk.behind
             while told := await events_before(events, None):
                 for each in told:
                     await context.write(each)

@@ -15,8 +15,9 @@ from muster.agent.host import turns
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
 from muster.agent.logs import log_reading
+from muster.agent.logs.line_search import Search
 from muster.agent.logs.log_events import EventLines
-from muster.agent.logs.log_stream import Span, events_before, files_of, message
+from muster.agent.logs.log_stream import Span, events_before, files_of, filter_of, message, reading
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.states import JOB
 from muster.v1 import log_pb2
@@ -41,7 +42,7 @@ class _Round:
     streams: list[tuple[Entry, log_reading.RankLogFile]]
     files: list[log_reading.RankLogFile]
     watcher: log_reading.Watcher
-    merge: log_reading.Merge | None = None
+    merge: log_reading.Merge | Search | None = None
 
 
 class NodeReading:
@@ -53,6 +54,7 @@ class NodeReading:
         self._follow = request.follow
         self._tail = request.tail_lines if request.HasField("tail_lines") else None
         self._span = Span(request)
+        self._lines = filter_of(request.lines)
         self._events: EventLines | None = None
         if request.events:
             since, until = self._span.since, self._span.until
@@ -168,12 +170,16 @@ class NodeReading:
         """All that there is now."""
         sizes = await self._span.cut(now.files, await log_reading.sizes_of(now.files))
         if now.merge is None:
-            now.merge = log_reading.Merge(now.files, await self._places(now, sizes, context))
-        if now.merge.begin(sizes):
+            places = await self._places(now, sizes, context)
+            begun = {number for number, (entry, file) in enumerate(now.streams) if (_key(entry), file.rank) in self._at}
+            now.merge = reading(now.files, places, self._lines, begun)
+        over = self._span.over or not self._follow
+        ended = {key for key, _, ended in now.jobs if ended or over}
+        if now.merge.begin(sizes, {number for number, (entry, _) in enumerate(now.streams) if _key(entry) in ended}):
             while now.merge.left:
                 async with turns.sending():
                     for chunk in await now.merge.batch():
-                        await self._tell(chunk.time or 0, context)
+                        await self._tell(chunk.order, context)
                         await self._pass_on(now, chunk, context)
         await self._tell(None, context)
 
@@ -199,7 +205,7 @@ class NodeReading:
         answer = log_pb2.ReadNodeLogsResponse(job_id=entry.job_id, output=message(replace(chunk, rank=file.rank)))
         answer.accepted_at.CopyFrom(protobuf_times.timestamp_ns(key[1]))
         await context.write(answer)
-        self._at[key, file.rank] = chunk.offset + len(chunk.data)
+        self._at[key, file.rank] = chunk.behind
 
     async def _tell(self, when: int | None, context: "_Context") -> None:
         while told := await events_before(self._events, when):

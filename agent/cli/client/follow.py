@@ -128,10 +128,10 @@ def _take(
     if message.offset > behind:
         note(f"{source}: bytes {behind} to {message.offset} are no longer stored")
         sink.cut(source)
-    if data := message.data[max(0, behind - message.offset) :]:
+    if data := message.data[max(0, behind - _behind(message) + len(message.data)) :]:
         sink.feed(source, data, when)
     # Only now: if the sink could not take it, nobody has seen these bytes.
-    _remember(place, message, message.offset + len(message.data))
+    _remember(place, message, _behind(message))
     return False
 
 
@@ -145,6 +145,11 @@ def _moved(request: log_pb2.ReadLogsRequest, failure: CallFailed) -> log_pb2.Rea
         return None
     cut = (request.job_offset if rank < 0 else request.offsets[rank]) > end
     return log_pb2.ReadLogsResponse(rank=max(rank, 0), job_log=rank < 0, offset=end if cut else begin, truncated=cut)
+
+
+def _behind(message: log_pb2.ReadLogsResponse) -> int:
+    """Where the next message of this output begins."""
+    return message.next_offset if message.HasField("next_offset") else message.offset + len(message.data)
 
 
 def _known(

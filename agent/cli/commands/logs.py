@@ -67,6 +67,7 @@ def logs(
     """
     from muster.agent.cli.client import follow as following
     from muster.agent.cli.client.calls import connect, get_job, utf8
+    from muster.agent.cli.client.pattern_parts import wanted_lines
     from muster.agent.logs import labels
     from muster.v1 import log_pb2
 
@@ -88,6 +89,8 @@ def logs(
             request.job_log = log_pb2.JOB_LOG_ONLY
     if tail is not None:
         request.tail_lines = tail
+    if pattern is not None and (wanted := wanted_lines(pattern)) is not None:
+        request.lines.CopyFrom(wanted)
     for field, value in ((request.since, since), (request.until, until)):
         if value is not None:
             field.FromNanoseconds(max(0, round(value * 1e9)))

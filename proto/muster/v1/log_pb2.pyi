@@ -81,6 +81,7 @@ class ReadLogsRequest(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     EVENT_CURSOR_FIELD_NUMBER: _builtins.int
     ONLY_LOSSES_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     follow: _builtins.bool
     """Continue until the job has ended and everything was read."""
@@ -116,6 +117,10 @@ class ReadLogsRequest(_message.Message):
     def until(self) -> _timestamp_pb2.Timestamp:
         """End before the first output that was written after this time (100 ms); a following reader ends at that time."""
 
+    @_builtins.property
+    def lines(self) -> Global___LineFilter:
+        """Send only lines that may be wanted. Events are not filtered."""
+
     def __init__(
         self,
         *,
@@ -132,10 +137,11 @@ class ReadLogsRequest(_message.Message):
         events: _builtins.bool = ...,
         event_cursor: _builtins.str = ...,
         only_losses: _builtins.bool = ...,
+        lines: Global___LineFilter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "lines", b"lines", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "event_cursor", b"event_cursor", "events", b"events", "follow", b"follow", "job_id", b"job_id", "job_log", b"job_log", "job_offset", b"job_offset", "offsets", b"offsets", "only_losses", b"only_losses", "ranks", b"ranks", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "event_cursor", b"event_cursor", "events", b"events", "follow", b"follow", "job_id", b"job_id", "job_log", b"job_log", "job_offset", b"job_offset", "lines", b"lines", "offsets", b"offsets", "only_losses", b"only_losses", "ranks", b"ranks", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__attempt: _TypeAlias = _typing.Literal["attempt"]  # noqa: Y015
     _WhichOneofArgType__attempt: _TypeAlias = _typing.Literal["_attempt", b"_attempt"]  # noqa: Y015
@@ -147,6 +153,62 @@ class ReadLogsRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tail_lines) -> _WhichOneofReturnType__tail_lines | None: ...
 
 Global___ReadLogsRequest: _TypeAlias = ReadLogsRequest  # noqa: Y015
+
+@_typing.final
+class LineFilter(_message.Message):
+    """The daemon searches for bytes, not for patterns, so a search takes time in proportion to the output, whatever it looks
+    for. A client that wants a pattern asks for what each of its matches contains, and decides itself about the lines that
+    it receives: it may receive more than it asked for (the rest of a line at whose middle `offsets` begins), never less.
+    Of a line over 64 KiB the first 64 KiB count.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANY_OF_FIELD_NUMBER: _builtins.int
+    IGNORE_CASE_FIELD_NUMBER: _builtins.int
+    ignore_case: _builtins.bool
+    """Ignore the case of ASCII letters. Text beyond ASCII may then be sent without need."""
+    @_builtins.property
+    def any_of(self) -> _containers.RepeatedCompositeFieldContainer[Global___LineParts]:
+        """Lines that contain all parts of one of these; at most 16. Empty: all lines."""
+
+    def __init__(
+        self,
+        *,
+        any_of: _abc.Iterable[Global___LineParts] | None = ...,
+        ignore_case: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_of", b"any_of", "ignore_case", b"ignore_case"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LineFilter: _TypeAlias = LineFilter  # noqa: Y015
+
+@_typing.final
+class LineParts(_message.Message):
+    """What a line contains in this order, without overlap: at most 16 parts, of at most 1024 bytes in all, none empty and
+    none with a newline.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        parts: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LineParts: _TypeAlias = LineParts  # noqa: Y015
 
 @_typing.final
 class ReadLogsResponse(_message.Message):
@@ -163,6 +225,7 @@ class ReadLogsResponse(_message.Message):
     JOB_LOG_FIELD_NUMBER: _builtins.int
     EVENT_CURSOR_FIELD_NUMBER: _builtins.int
     MISSING_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     offset: _builtins.int
     """Offset of the first byte of `data` in the rank's file."""
@@ -178,6 +241,10 @@ class ReadLogsResponse(_message.Message):
     event_cursor: _builtins.str
     """The data is the line of an event, or empty (a bookmark after the history); ignore `rank` and `offset`. After a lost
     connection a reader continues with `event_cursor` of the request.
+    """
+    next_offset: _builtins.int
+    """With `lines`: `data` are the wanted lines of the output from `offset` up to here, and a reader that lost its
+    connection continues here. Other messages have no such field: there reading continues behind `data`.
     """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
@@ -205,12 +272,15 @@ class ReadLogsResponse(_message.Message):
         job_log: _builtins.bool = ...,
         event_cursor: _builtins.str = ...,
         missing: _abc.Iterable[Global___MissingOutput] | None = ...,
+        next_offset: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset", "next_offset", b"next_offset", "time", b"time", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "eof", b"eof", "event_cursor", b"event_cursor", "job_log", b"job_log", "missing", b"missing", "offset", b"offset", "rank", b"rank", "state", b"state", "time", b"time", "truncated", b"truncated", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset", "data", b"data", "eof", b"eof", "event_cursor", b"event_cursor", "job_log", b"job_log", "missing", b"missing", "next_offset", b"next_offset", "offset", b"offset", "rank", b"rank", "state", b"state", "time", b"time", "truncated", b"truncated", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__next_offset: _TypeAlias = _typing.Literal["next_offset"]  # noqa: Y015
+    _WhichOneofArgType__next_offset: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_offset) -> _WhichOneofReturnType__next_offset | None: ...
 
 Global___ReadLogsResponse: _TypeAlias = ReadLogsResponse  # noqa: Y015
 
@@ -254,6 +324,7 @@ class ReadNodeLogsRequest(_message.Message):
     POSITIONS_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
     EVENT_CURSOR_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
     follow: _builtins.bool
     """Continue until the client ends the call."""
     tail_lines: _builtins.int
@@ -270,6 +341,10 @@ class ReadNodeLogsRequest(_message.Message):
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobPosition]:
         """Start at these positions. Positions that no longer exist are ignored."""
 
+    @_builtins.property
+    def lines(self) -> Global___LineFilter:
+        """Send only lines that may be wanted. Events are not filtered."""
+
     def __init__(
         self,
         *,
@@ -280,10 +355,11 @@ class ReadNodeLogsRequest(_message.Message):
         positions: _abc.Iterable[Global___JobPosition] | None = ...,
         events: _builtins.bool = ...,
         event_cursor: _builtins.str = ...,
+        lines: Global___LineFilter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_tail_lines", b"_tail_lines", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_tail_lines", b"_tail_lines", "lines", b"lines", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tail_lines", b"_tail_lines", "event_cursor", b"event_cursor", "events", b"events", "follow", b"follow", "positions", b"positions", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tail_lines", b"_tail_lines", "event_cursor", b"event_cursor", "events", b"events", "follow", b"follow", "lines", b"lines", "positions", b"positions", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__tail_lines: _TypeAlias = _typing.Literal["tail_lines"]  # noqa: Y015
     _WhichOneofArgType__tail_lines: _TypeAlias = _typing.Literal["_tail_lines", b"_tail_lines"]  # noqa: Y015

@@ -259,6 +259,47 @@ def test_grep(ended):
     assert ended.cli("logs", "two", "--grep", "nowhere").stdout == ""
 
 
+def test_only_lines_that_may_match_travel(ended):
+    """The daemon sends no other line, and says how far it has searched."""
+    wanted = log_pb2.LineFilter(any_of=[log_pb2.LineParts(parts=[b"two", b"0"]), log_pb2.LineParts(parts=[b"end"])])
+    *messages, last = ended.read_logs("two", lines=wanted)
+    lines = {rank: b"".join(m.data for m in messages if m.rank == rank) for rank in range(2)}
+    assert lines == {0: b"two 0\nend", 1: b"end"}
+    for rank in ended.get("two").ranks:
+        mine = [message for message in messages if message.rank == rank.rank]
+        assert [message.offset for message in mine] == [0, *(message.next_offset for message in mine[:-1])]
+        assert mine[-1].next_offset == Path(rank.log_path).stat().st_size
+    assert last.eof
+    # Behind the first line, in the middle of "two 0": the reader may have its beginning.
+    messages = ended.read_logs("two", ranks=[0], offsets={0: 8}, lines=wanted)
+    assert b"".join(message.data for message in messages) == b"o 0\nend"
+    with pytest.raises(grpc.RpcError, match=r"lines.any_of\[0\].parts: 0 parts"):
+        ended.read_logs("two", lines=log_pb2.LineFilter(any_of=[log_pb2.LineParts()]))
+
+
+@pytest.mark.slow
+def test_a_search_is_followed_line_for_line_over_kills_of_the_daemon(rotating, tmp_path):
+    writing = Writing(rotating, tmp_path, "x", 2)
+    one = Reading(rotating, "logs", "-f", "x", "-r", "1", "--grep", "^1:[0-9]*7:")
+    all_ranks = Reading(rotating, "logs", "-f", "x", "--grep", "(0|1):[0-9]*7:", "--no-events")
+    node = Reading(rotating, "logs", "-f", "--node", "--grep", "(0|1):[0-9]*7:", "--no-events")
+    one.more(300_000)
+    for _ in range(2):
+        rotating.kill(signal.SIGKILL)
+        rotating.restart()
+        for reading in (one, all_ranks, node):
+            reading.more()
+    written = writing.end()
+    sought = [
+        b"".join(line for line in split(each).splitlines(True) if re.match(rb"\d:\d*7:", line)) for each in written
+    ]
+    assert split(one.end()) == sought[1]
+    shown = split(all_ranks.end())
+    assert [unlabelled(shown, b"rank %d" % rank) for rank in range(2)] == sought
+    eventually(lambda: [unlabelled(split(bytes(node.data)), b"x/%d" % rank) for rank in range(2)] == sought, 30)
+    node.end(kill=True)
+
+
 def test_by_time(ended):
     whole = ended.cli("logs", "two", "-r", "0").stdout
     stamped = ended.cli("logs", "two", "-r", "0", "--timestamps").stdout.splitlines()

@@ -69,6 +69,27 @@ def read(daemon: Daemon, sink: Any, **options: Any) -> log_pb2.ReadLogsResponse:
     return follow.read(daemon, log_pb2.ReadLogsRequest(job_id="x", follow=True), sink, **options)  # type: ignore[arg-type]
 
 
+def lines(offset: int, data: bytes, behind: int) -> log_pb2.ReadLogsResponse:
+    return log_pb2.ReadLogsResponse(offset=offset, data=data, next_offset=behind)
+
+
+def test_a_search_that_broke_off_goes_on_behind_what_was_searched(capfd):
+    daemon = Daemon([lines(0, b"", 70), lines(70, b"a\nb\n", 500), BROKEN], [lines(500, b"c\n", 900), END])
+    sink = Sink()
+    read(daemon, sink)
+    assert daemon.asked == [{}, {0: 500}]
+    assert sink.data == {"rank 0": b"a\nb\nc\n"}
+    assert sink.cuts == [] and not capfd.readouterr().err  # what was passed over is not missing
+
+
+def test_output_that_is_missing_behind_what_was_searched_is_told(capfd):
+    sink = Sink()
+    read(Daemon([lines(0, b"a\n", 500), lines(600, b"", 900), END]), sink)
+    said = capfd.readouterr().err
+    assert sink.cuts == ["rank 0"]
+    assert "bytes 500 to 600 are no longer stored" in said
+
+
 def test_where_there_was_no_daemon_to_begin_with_it_is_not_waited_for():
     daemon = Daemon([NoDaemon("no daemon", Why.ABSENT)])
     daemon.met = False

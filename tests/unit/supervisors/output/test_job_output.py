@@ -42,6 +42,7 @@ class Desk:
         self.job = Job(node_rank=3, ranks=[Rank(4 + i, i, i) for i in range(ranks)])
         self.records: list[dict[str, Any]] = []
         self.callbacks: dict[int, Callable[[], None]] = {}
+        self.behind_them: list[Callable[[], None]] = []
         self.figures: list[list[tuple[int, float, int]]] = []
         #: How often room was to be made for descriptors.
         self.room = 0
@@ -61,6 +62,9 @@ class Desk:
 
     def remove(self, fd: int) -> None:
         self.callbacks.pop(fd, None)
+
+    def behind(self, callback: Callable[[], None]) -> None:
+        self.behind_them.append(callback)
 
     def later(self, seconds: float, callback: Callable[[], None]) -> None:
         assert seconds >= 0
@@ -88,6 +92,8 @@ class Desk:
     def drain(self) -> None:
         for callback in list(self.callbacks.values()):
             callback()
+        while self.behind_them:
+            self.behind_them.pop()()
 
     def write(self, rank: int, data: bytes) -> None:
         fd = os.open(self.paths.fifo(rank), os.O_WRONLY | os.O_NONBLOCK)

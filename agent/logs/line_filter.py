@@ -1,0 +1,118 @@
+"""Which lines of a block of output contain certain bytes.
+
+The daemon searches for bytes only, never for patterns: whatever a caller asks for, a search takes time in proportion to
+the output, nearly all of it in `bytes.find`, and no thread holds the interpreter for longer than one block takes.
+"""
+
+import re
+from collections.abc import Sequence
+
+#: Most alternatives, and of each: most parts, and most bytes in all of them.
+MOST_ALTERNATIVES, MOST_PARTS, MOST_BYTES = 16, 16, 1024
+#: So many lines with a hit, one per KiB or more: now it is quicker to look at each line.
+_DENSE, _DENSE_BYTES = 32, 1024
+#: Bytes of what is searched for of which one may be missing.
+_TRIED = 16
+#: With these, text beyond ASCII can match a letter whose case is ignored (dotless i, the Kelvin sign, long s), or is
+#: itself a letter with a case.
+_MORE_THAN_ASCII = re.compile(rb"[iks\x80-\xff]+")
+
+_Parts = tuple[bytes, ...]
+
+
+class LineFilter:
+    """Lines that contain, in order and without overlap, all parts of one of several alternatives. For one thread."""
+
+    def __init__(self, any_of: Sequence[_Parts], *, ignore_case: bool = False) -> None:
+        """`any_of`: at least one, each with at least one part; no part is empty. `ignore_case`: of ASCII letters; in a
+        block with text beyond ASCII more lines are found than contain the parts, never fewer."""
+        self._ignore_case = ignore_case
+        self._any_of = [tuple(part.lower() for part in parts) for parts in any_of] if ignore_case else list(any_of)
+        #: For a block with text beyond ASCII, ignoring case.
+        self._loose = [
+            tuple(piece for part in parts for piece in _MORE_THAN_ASCII.split(part) if piece) or (b"",)
+            for parts in self._any_of
+        ]
+        #: How many lines each part found that were not wanted: the part that finds fewest is searched for.
+        self.in_vain: dict[bytes, int] = {}
+
+    def view(self, data: bytes, end: int) -> "FilteredBlock":
+        """Of the whole lines in `data[:end]`."""
+        if not self._ignore_case:
+            return FilteredBlock(data, data, end, self._any_of, self.in_vain)
+        return FilteredBlock(data, data.lower(), end, self._any_of if data.isascii() else self._loose, self.in_vain)
+
+
+def _lacks(text: bytes, key: bytes, end: int) -> bool:
+    """Whether one byte of `key` is nowhere in `text[:end]`: that is found out ten times as fast as that `key` is not,
+    and at once for a byte that is there."""
+    return any(text.find(byte, 0, end) < 0 for byte in dict.fromkeys(key[:_TRIED]))
+
+
+class FilteredBlock:
+    """One block of output as a filter sees it."""
+
+    def __init__(self, data: bytes, text: bytes, end: int, any_of: Sequence[_Parts], in_vain: dict[bytes, int]) -> None:
+        """`text` is searched, `data` returned: the same lines, of the same lengths."""
+        self._data, self._text, self._end = data, text, end
+        self._any_of, self._in_vain = any_of, in_vain
+        self._simple = len(any_of) == 1 and len(any_of[0]) == 1
+        #: The part of each alternative that is searched for, and where it is next.
+        self._at: dict[bytes, int] = {}
+        for parts in any_of:
+            key = min(parts, key=lambda part: (in_vain.get(part, 0), -len(part)))
+            self._at[key] = end if _lacks(text, key, end) else -1
+
+    def next(self, position: int) -> int:
+        """Where something is from `position` on that a wanted line contains; the end, or more: nowhere."""
+        nearest = self._end
+        for key, at in self._at.items():
+            if at < position:
+                at = self._text.find(key, position, self._end)
+                self._at[key] = at = at if at >= 0 else self._end
+            nearest = min(nearest, at)
+        return nearest
+
+    def lines(self, start: int, stop: int) -> bytes:
+        """The wanted ones of the whole lines in [start, stop)."""
+        text, found, position, hits = self._text, [], start, 0
+        while (hit := self.next(position)) < stop:
+            if hits >= _DENSE and position - start < hits * _DENSE_BYTES:
+                found.append(self._of_each(position, stop))
+                break
+            begin = text.rfind(b"\n", position, hit) + 1 or position
+            position = text.find(b"\n", hit, stop) + 1 or stop
+            hits += 1
+            if self._simple or self._wanted(text[begin:position]):
+                found.append(self._data[begin:position])
+        return b"".join(found)
+
+    def _of_each(self, start: int, stop: int) -> bytes:
+        """As `lines`, by a look at each."""
+        texts = self._text[start:stop].split(b"\n")
+        lines = texts if self._text is self._data else self._data[start:stop].split(b"\n")
+        last_text, last = texts[-1], lines[-1]  # empty, or a line without an end
+        del texts[-1:], lines[len(texts) :]
+        if self._simple:
+            key = self._any_of[0][0]
+            found = [line for text, line in zip(texts, lines, strict=True) if key in text]
+        else:
+            found = [line for text, line in zip(texts, lines, strict=True) if self._wanted(text)]
+        if last and self._wanted(last_text):
+            return b"".join(line + b"\n" for line in found) + last
+        return b"\n".join(found) + b"\n" if found else b""
+
+    def _wanted(self, text: bytes) -> bool:
+        for parts in self._any_of:
+            position = 0
+            for part in parts:
+                position = text.find(part, position)
+                if position < 0:
+                    break
+                position += len(part)
+            else:
+                return True
+        if len(self._at) == 1:
+            (key,) = self._at
+            self._in_vain[key] = self._in_vain.get(key, 0) + 1
+        return False
