@@ -27,8 +27,8 @@ from benchmarks.peers import time_command
 from benchmarks.report import machine
 
 REPOSITORY = Path(__file__).parents[1]
-#: Exit codes: something became slower; it could not be measured.
-SLOWER, NOT_MEASURED = 1, 2
+#: Exit codes: something became slower; it could not be measured. 1 is any defect of this program itself.
+SLOWER, NOT_MEASURED = 3, 2
 _WARM_UP = 2
 _BUILD_S = 300.0
 #: Each rank writes so many MB, in lines.
@@ -76,7 +76,7 @@ class Side:
 
 
 def main() -> int:
-    """Exit code 0: nothing became slower by more than the threshold, as far as that can be told; 1: something did, and
+    """Exit code 0: nothing became slower by more than the threshold, as far as that can be told; 3: something did, and
     chance does not explain it; 2: it could not be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__.split("\n\n")[0])
     parser.add_argument("old", metavar="OLD", help="a commit")
