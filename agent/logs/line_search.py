@@ -25,7 +25,7 @@ BLOCK, SMALL_BLOCK = 1 << 20, 16 * 1024
 
 
 @dataclass(slots=True)
-class _Stream:
+class _SearchedLog:
     """One rank in a search. Reading goes on at `position`; the reader has been told of everything before `told`."""
 
     file: RankLogFile
@@ -49,7 +49,7 @@ class Search:
         """Reading begins at `positions` (bytes, by rank). Of a rank in `resumed` that may be in a line that the reader
         has the beginning of: the rest of that is read in any case."""
         self._filter = lines
-        self._streams = [_Stream(f, TimeIndex(f.index), positions[f.rank], positions[f.rank]) for f in files]
+        self._streams = [_SearchedLog(f, TimeIndex(f.index), positions[f.rank], positions[f.rank]) for f in files]
         self._resumed = {n for n, file in enumerate(files) if file.rank in resumed and positions[file.rank]}
         self._block = max(SMALL_BLOCK, min(BLOCK, SEARCH_BYTES // max(1, len(files))))
         self._heap: list[tuple[int, int]] | None = None
@@ -154,7 +154,7 @@ class Search:
             self._collect(stream, data, end)
         return end
 
-    def _collect(self, stream: _Stream, data: bytes, end: int) -> None:
+    def _collect(self, stream: _SearchedLog, data: bytes, end: int) -> None:
         """Searches the whole lines in `data[:end]`, which are at the stream's position, and goes on behind them."""
         start, position, first = stream.position, 0, True
         view = self._filter.view(data, end)
@@ -178,7 +178,7 @@ class Search:
         stream.position = start + end
 
 
-def _put(stream: _Stream, data: bytes, time: int | None, behind: int, completed: int | None = None) -> None:
+def _put(stream: _SearchedLog, data: bytes, time: int | None, behind: int, completed: int | None = None) -> None:
     """Lines were found in the output up to `behind`. More than a chunk of them is what is right before that."""
     if stream.found and completed is None:
         last = stream.found[-1]
@@ -193,14 +193,14 @@ def _put(stream: _Stream, data: bytes, time: int | None, behind: int, completed:
         stream.told = after
 
 
-def _gap(stream: _Stream, begin: int) -> None:
+def _gap(stream: _SearchedLog, begin: int) -> None:
     """What was between here and `begin` is not kept any more."""
     stream.found.extend(_searched(stream))
     stream.position = stream.told = begin
     stream.inside = None
 
 
-def _searched(stream: _Stream) -> list[Chunk]:
+def _searched(stream: _SearchedLog) -> list[Chunk]:
     """That the output up to here was searched, if that is to be told. A line of which the end is not known is not."""
     passed_over = stream.inside is False and not (stream.final and stream.position >= stream.limit)
     if stream.told >= stream.position or passed_over:
