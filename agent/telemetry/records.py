@@ -72,8 +72,8 @@ class TelemetryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     net_bytes: int | None
     #: As a card's `trouble`, of the whole driver.
     driver: str | None = None
-    #: Nodes of the job; left out: one.
-    nodes: int = 1
+    #: Nodes of the job; left out: unknown, as in records of other programs.
+    nodes: int = 0
     #: Of dumps since the record before; left out: none was taken.
     stacks: tuple[RankStack, ...] = ()
     #: What the communication library says since then; left out: it was not looked at.

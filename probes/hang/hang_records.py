@@ -58,9 +58,10 @@ class CardReading:
 @dataclass(frozen=True, slots=True)
 class Record:
     """A job at time `t`. `procs` and `cards` None: unknown, which is not the same as none. `others`: nodes of the job
-    of which this tells nothing. `stacks`: of dumps that were taken since the record before; `library`: of the
-    last two looks since then; `asked`: ranks were asked for dumps since then, so that what they wrote may be that;
-    `log_lines`: lines of each rank's log so far, from some beginning; left out: not counted."""
+    of which this tells nothing; `nodes_known`: the record says on how many nodes the job is. `stacks`: of dumps that
+    were taken since the record before; `library`: of the last two looks since then; `asked`: ranks were asked for
+    dumps since then, so that what they wrote may be that; `log_lines`: lines of each rank's log so far, from some
+    beginning; left out: not counted."""
 
     t: float
     job: str
@@ -71,6 +72,7 @@ class Record:
     net_bytes: float | None
     driver_hangs: bool
     others: int = 0
+    nodes_known: bool = False
     stacks: tuple[RankStack, ...] = ()
     library: LibraryWait | None = None
     asked: bool = False
@@ -109,6 +111,7 @@ def read(value: object) -> Record:
         net_bytes=_counter(net),
         driver_hangs=value.get("driver") == HANG,
         others=max(0, (_whole(value.get("nodes")) or 1) - 1),
+        nodes_known=bool(_whole(value.get("nodes"))),
         stacks=_stacks(value.get("stacks")),
         library=_library(value.get("library")),
         asked=value.get("asked") is True,

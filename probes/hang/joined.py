@@ -92,6 +92,7 @@ class _Joint:
             net_bytes=self.net_bytes,
             driver_hangs=any(record.driver_hangs for record in near),
             others=max(0, newest.others + 1 - len(self.last)),
+            nodes_known=newest.nodes_known,
             asked=any(record.asked for record in near),
             library=next((record.library for record in reversed(here) if record.library is not None), None),
             stacks=tuple(sorted((x for record in here for x in record.stacks), key=lambda x: (x.t, x.rank))),

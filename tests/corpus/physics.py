@@ -220,8 +220,7 @@ def records(play: Play, weather: Weather, rng: random.Random, job: str = "job") 
             "log_lines": {str(r): size // LINE for r, size in logged},
             "net_bytes": None if weather.no_net else int(net + net_noise + received),
         }
-        if weather.nodes > 1:
-            record["nodes"] = weather.nodes
+        record["nodes"] = weather.nodes
         if before and rng.random() < weather.dropped:
             continue
         before = record | {"cards": cards}

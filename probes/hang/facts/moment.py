@@ -196,11 +196,12 @@ class JobMoment(Readings):
 
     @cached_property
     def nobody_left(self) -> bool:
-        """All ranks of the job are here, the cards of each began to wait at once, and their processes have been in
-        locks since: none does anything that the others may wait for, nor gives its card small kernels to do."""
+        """All ranks of the job are here for certain, the cards of each began to wait at once, and their processes have
+        been in locks since: none does anything that the others may wait for, nor gives its card small kernels to do."""
         ranks = [track for track in self.ranks if not self.has_ended(track)]
         return (
-            not self.job.others
+            self.job.nodes_known
+            and not self.job.others
             and self.wait_at_once
             and not any(look.mid for look in self.spins)
             and bool(ranks)

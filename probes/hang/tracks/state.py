@@ -51,6 +51,7 @@ class JobState(msgspec.Struct):
     driver_hangs: bool = False
     #: Nodes of the job without records.
     others: int = 0
+    nodes_known: bool = False
     has_log: bool = False
     #: When the records last named processes that count: without any, nothing can hang.
     procs_at: float = NEVER
@@ -86,7 +87,8 @@ class JobState(msgspec.Struct):
         first = self.records == 0
         stepped_back = self._tick(record.t, first, s)
         self.job, self.records = record.job, self.records + 1
-        self.driver_hangs, self.others = record.driver_hangs, record.others
+        self.driver_hangs = record.driver_hangs
+        self.others, self.nodes_known = record.others, record.nodes_known
         self.has_log = self.has_log or bool(record.log_bytes)
         for card in record.cards or ():
             self._card(card).take(card, self.now, s)

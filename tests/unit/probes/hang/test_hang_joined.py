@@ -226,3 +226,16 @@ def test_files_that_cannot_be_joined(tmp_path: Path):
         call(tmp_path / "a", tmp_path / "nowhere")
     with pytest.raises(Failure, match="give standard input only once"):
         call("-", "-")
+
+
+def test_that_all_ranks_are_here_is_no_guess() -> None:
+    """Where the records do not say on how many nodes the job is, a rank of another node may be what all here wait for:
+    the verdict is not sooner than with idle cards."""
+    _, lines = next(jobs_of_8("U1"))
+    settings = HangSettings()
+
+    def hung_at(told: list[Line]) -> float:
+        return next(change.t for change in replay(map(read, told), settings) if change.verdict == "HUNG")
+
+    silent = [{name: value for name, value in line.items() if name != "nodes"} for line in lines]
+    assert hung_at(silent) - hung_at(lines) >= (1 - settings.spin_ratio) * settings.hung_s / 2
