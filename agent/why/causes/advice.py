@@ -127,8 +127,9 @@ def _of(cause: Cause) -> Advice | None:
 
 def _outweighs(cause: Cause, facts: Facts) -> bool:
     """Whether the cause counts more than how the first rank ended."""
-    if cause.seen is SeenIn.SIGNAL:
-        return True
+    if cause.seen is SeenIn.SIGNAL:  # the supervisor knows what a signal to the rank itself means
+        killed = facts.first if cause.rank is None else facts.job.rank(cause.rank)
+        return killed is not None and killed.outcome is Outcome.EXITED
     if cause.seen in (SeenIn.CARD, SeenIn.NODE, SeenIn.LIMIT):
         return cause.confidence not in (LOW, NONE) or cause.kind == "memory"
     first = facts.first
