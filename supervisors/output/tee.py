@@ -24,8 +24,8 @@ from muster.supervisors.output.splicing import Splice
 from muster.supervisors.output.time_index import INDEX_INTERVAL_S, IndexWriter
 
 #: Size of a rank's FIFO, and most bytes of one rank moved at a time: one rank's flood must not starve the others. With
-#: 512 KiB a byte costs three quarters of the CPU time that it costs with 128 KiB; with 1 MiB more again: the pages fall
-#: out of the processor's cache between write and splice (docs/concepts/performance.md).
+#: 512 KiB a byte costs four fifths of the CPU time that it costs with 128 KiB, and with 1 MiB as much as with 512
+#: (`benchmarks movers`).
 FIFO_SIZE = BATCH = 1 << 19
 #: Of many ranks the FIFOs are smaller, down to SMALL_FIFO: full ones of a job take ALL_FIFOS or that. Users who are not
 #: root have 64 MiB for all their pipes (pipe-user-pages-soft), and then FIFOs of 4 KiB.
