@@ -17,7 +17,7 @@ HEAVY = {
     *("muster.probes.checks.codes", "muster.supervisors.model.spec", "muster.agent.config.schema", "ssl"),
 }
 #: Modules of muster that a command may import: so many are there now, and each further one is to be asked for.
-OWN = {"--help": 22, "ps": 38, "status x": 38, "logs x": 41, "stop x": 39, "events": 37, "node": 39}
+OWN = {"--help": 22, "ps": 38, "status x": 38, "logs x": 42, "stop x": 39, "events": 37, "node": 39}
 #: What the daemon of one job does not need before it listens, nor until a job has failed, is watched or asked about.
 LATER = {
     *("rich.console", "psutil", "google.protobuf.text_format", "google.protobuf.json_format", "http.client"),

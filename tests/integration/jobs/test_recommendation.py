@@ -342,10 +342,15 @@ def epilog(folder: Path) -> str:
 
 def test_the_epilog_reads_it(shared: Daemon, tmp_path: Path) -> None:
     (tmp_path / "said").write_text(SAID["ecc"][1])
-    shared.run("sh", "-c", f"cat {tmp_path / 'said'} >&2; exit 1", job_id="epilog", epilog=epilog(tmp_path))
-    job = shared.explained("epilog")
-    assert (tmp_path / "told").read_text() == f"{ELSEWHERE} explained {job.verdict.cause}\n"
-    assert action(job) == ELSEWHERE and len(explained(shared, "epilog")) == 1
+    for attempt in range(20):  # the daemon has 2 s for it, which a busy machine may not give it
+        job_id = f"epilog-{attempt}"
+        shared.run("sh", "-c", f"cat {tmp_path / 'said'} >&2; exit 1", job_id=job_id, epilog=epilog(tmp_path))
+        job = shared.explained(job_id)
+        assert action(job) == ELSEWHERE and len(explained(shared, job_id)) == 1
+        told = (tmp_path / "told").read_text()
+        if told != f"{FAIL} early \n":
+            break
+    assert told == f"{ELSEWHERE} explained {job.verdict.cause}\n"
 
 
 def test_without_a_daemon_the_epilog_has_that_of_the_supervisor(daemon: Daemon, tmp_path: Path) -> None:
