@@ -11,7 +11,20 @@ from pathlib import Path
 
 import grpc
 
-from benchmarks import creation, ended, exits, load, memory, movers, output, prompt, reading, sampler, start
+from benchmarks import (
+    creation,
+    ended,
+    exits,
+    fleet,
+    load,
+    memory,
+    movers,
+    output,
+    prompt,
+    reading,
+    sampler,
+    start,
+)
 from benchmarks.node import BenchmarkFailed
 from benchmarks.peers import Peers
 from benchmarks.report import Row, machine, table, write_json
@@ -29,7 +42,10 @@ FIGURES: dict[str, Callable[[Peers], Iterator[Row]]] = {
     "sampler": sampler.run,
     "load": load.run,
     "ended": ended.run,
+    "fleet": fleet.run,
 }
+#: Only by name: 200 daemons take 10 GB of memory.
+ON_DEMAND = frozenset({"fleet"})
 
 
 def main() -> int:
@@ -40,7 +56,10 @@ def main() -> int:
         epilog="Files go below TMPDIR. MUSTER_BENCH_TORCHRUN names a torchrun that is not in the PATH. "
         "Slurm is run from its installed programs, as root, in a folder of its own.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(FIGURES)}; all without")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME",
+        help=f"one of {', '.join(FIGURES)}; without, all but {', '.join(sorted(ON_DEMAND))}",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in FIGURES]
@@ -53,7 +72,7 @@ def main() -> int:
     failed = False
     load_before = os.getloadavg()[0]
     with Peers() as peers:
-        for name in arguments.names or FIGURES:
+        for name in arguments.names or [name for name in FIGURES if name not in ON_DEMAND]:
             begin = time.monotonic()
             print(f"{name} ...", end="", file=sys.stderr, flush=True)
             try:
