@@ -96,8 +96,8 @@ class ProcessBuilder:
             name = modelarts.job_name(self._spec.job_id, self._spec.env)
             unusual = user_folder.make_logs(self._root, name, self._spec.job_id, self.account)
         if not self._has_folders():
-            for rank in self._job.ranks:
-                self.make_own(self._paths.workspace / f"device{rank.device}")
+            names = [f"device{rank.device}" for rank in self._job.ranks]
+            user_folder.make_all(self._paths.workspace, names, self._spec.job_id, self.account)
         return unusual
 
     def make_private(self, path: Path) -> None:

@@ -9,6 +9,7 @@ import ctypes
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from muster.supervisors.launch.child import Account
@@ -25,7 +26,21 @@ def make(folder: Path, job_id: str, account: Account) -> None:
     """For nobody else but the user's group. One that is there (of an attempt before, or of another job of this name)
     must be the user's: what another has put into it, a link say, would be written through. Raises OSError,
     NotStartable."""
-    around = trust.open_logs(folder.parent)
+    make_all(folder.parent, [folder.name], job_id, account)
+
+
+def make_all(parent: Path, names: Iterable[str], job_id: str, account: Account) -> None:
+    """As `make`, of several in one folder, the way to which is looked at once."""
+    around = trust.open_logs(parent)
+    try:
+        for name in names:
+            _make(parent / name, job_id, account, around)
+    finally:
+        os.close(around)
+
+
+def _make(folder: Path, job_id: str, account: Account, around: int) -> None:
+    """`around`: its parent's descriptor. Raises OSError, NotStartable."""
     try:
         for _ in range(_TRIES):
             try:
@@ -40,8 +55,6 @@ def make(folder: Path, job_id: str, account: Account) -> None:
     except OSError as error:
         error.filename = str(folder)
         raise
-    finally:
-        os.close(around)
 
 
 def make_logs(root: Root, name: str, job_id: str, account: Account) -> str:

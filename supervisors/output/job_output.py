@@ -9,7 +9,7 @@ import functools
 import os
 import select
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from muster.probes.kernel import process
@@ -122,21 +122,23 @@ class Output:
         logs = [self._root.rank_log(self._job_id, rank.rank, rank.device) for rank in ranks]
         layouts = self._look(logs, new=fresh and not self._ledger.job.past)
         trouble: OSError | None = None
-        for rank, log in zip(ranks, logs, strict=True):
-            if rank.rank in self._logs:
-                continue  # from the attempt before
-            fifo = self._paths.fifo(rank.rank)
-            index = self._root.rank_index(self._job_id, rank.rank, rank.device)
-            if not fresh and not fifo.exists():
-                continue  # drained to its end and put away
-            try:
-                opened = self._open(rank.rank, fifo, log, index, owner, counter, rank.local_rank, layouts[log])
-            except OSError as error:
-                trouble = trouble or error
-                self.unopened.add(rank.rank)
-            else:
-                self.unopened.discard(rank.rank)
-                self._follow(rank.rank, opened)
+        with self._log_folder() as within:
+            for rank, log in zip(ranks, logs, strict=True):
+                if rank.rank in self._logs:
+                    continue  # from the attempt before
+                fifo = self._paths.fifo(rank.rank)
+                index = self._root.rank_index(self._job_id, rank.rank, rank.device)
+                if not fresh and not fifo.exists():
+                    continue  # drained to its end and put away
+                slot, layout = rank.local_rank, layouts[log]
+                try:
+                    opened = self._open(rank.rank, fifo, log, index, owner, counter, slot, layout, within)
+                except OSError as error:
+                    trouble = trouble or error
+                    self.unopened.add(rank.rank)
+                else:
+                    self.unopened.discard(rank.rank)
+                    self._follow(rank.rank, opened)
         if trouble is not None:
             raise trouble
         return self.fds()
@@ -274,15 +276,24 @@ class Output:
         except OSError:
             return dict.fromkeys(logs)
 
+    @contextlib.contextmanager
+    def _log_folder(self) -> Iterator[int | None]:
+        """A descriptor of it for all logs; None where it cannot be opened: then each log tries, and is a gap."""
+        with contextlib.ExitStack() as held:
+            within: int | None = None
+            with contextlib.suppress(OSError):
+                within = held.enter_context(rotation.opened(self._root.log))
+            yield within
+
     def _open(
         self, number: int, fifo: Path, log: Path, index: Path, owner: tuple[int, int], counter: Counts, slot: int,
-        layout: Layout | None,
+        layout: Layout | None, within: int | None = None,
     ) -> tee.RankLog:  # fmt: skip
         """`slot`: of the rank, in the counts."""
         self._agree(number, counter[slot])
         size = tee.SMALL_FIFO if number == JOB else tee.fifo_size(len(self._ledger.job.ranks))
         return tee.RankLog(
-            fifo, log, index, owner, counter, slot, layout, self._file_limit, self._trim, self._claims, size
+            fifo, log, index, owner, counter, slot, layout, self._file_limit, self._trim, self._claims, size, within
         )
 
     def _agree(self, number: int, count: Count) -> None:

@@ -58,6 +58,8 @@ class LogFile:
         below, of the file that a predecessor wrote."""
         self.path = path
         self._claims: Claims = {} if claims is None else claims
+        #: This log's own entry there.
+        self._claimed: tuple[int, int] | None = None
         #: The low 32 bits of the inode of the file that was written last; 0: not known.
         self.inode = inode
         #: Files that were written before that one, and left: the low 32 bits of the inode -> where our output ends in
@@ -89,18 +91,21 @@ class LogFile:
         """So many bytes were written at `position`."""
         self._offset += count
 
-    def open(self, layout: Layout | None = None, why: str = "") -> None:
+    def open(self, layout: Layout | None = None, why: str = "", within: int | None = None) -> None:
         """Opens the file under the log's name, or makes it; it goes on at its end. Raises OSError, with all as before.
 
         `layout`: how the log lies on disk, if the caller has looked. `why`: what happened to the file that was
-        written so far; output that is missing from the new one is recorded as removed for this reason.
+        written so far; output that is missing from the new one is recorded as removed for this reason. `within`: a
+        descriptor of the folder, if the caller has one for several logs.
         """
         if layout is None:
             os.stat(self.path.parent)  # of a folder that was moved away nothing is known
             layout = Folder(self.path.parent).look([self.path])[0]
-        base = take_over(self.path, layout)
-        end, existed = self.offset, os.path.lexists(self.path)
-        fd = open_log(self.path, self._owner, os.O_RDWR)
+        end = self.offset
+        with opened(self.path.parent, within) as folder:
+            base = take_over(self.path, layout, folder)
+            existed = os.path.lexists(self.path)
+            fd = open_log(self.path, self._owner, os.O_RDWR, folder)
         try:
             found = self._refuse_shared(fd)
             size = found.st_size
@@ -158,7 +163,8 @@ class LogFile:
     def _claim(self, fd: int) -> None:
         found = os.fstat(fd)
         self._release()
-        self._claims[found.st_dev, found.st_ino] = self.path
+        self._claimed = found.st_dev, found.st_ino
+        self._claims[self._claimed] = self.path
         self.inode = found.st_ino & _LOW
 
     def _remember(self, end: int) -> None:
@@ -170,8 +176,9 @@ class LogFile:
             del self._earlier[next(iter(self._earlier))]
 
     def _release(self) -> None:
-        for file in [file for file, path in self._claims.items() if path == self.path]:
-            del self._claims[file]
+        if self._claimed is not None and self._claims.get(self._claimed) == self.path:
+            del self._claims[self._claimed]
+        self._claimed = None
 
     def _without(self, fd: int, base: int, size: int, end: int, why: str) -> tuple[int, int, int]:
         """Goes on behind output that is missing: all from `base` + `size` to `end`. Returns descriptor, base and size

@@ -51,9 +51,12 @@ def rotate(log: Path, fd: int, start: int, size: int, owner: tuple[int, int]) ->
 
 
 @contextlib.contextmanager
-def opened(folder: Path) -> Iterator[int]:
+def opened(folder: Path, given: int | None = None) -> Iterator[int]:
     """A descriptor of a folder for logs, by which files in it are named: a user who may rename the folder cannot lead
-    us into another one between two steps. Raises OSError."""
+    us into another one between two steps. `given`: the one that the caller has, and keeps. Raises OSError."""
+    if given is not None:
+        yield given
+        return
     fd = trust.open_logs(folder)
     try:
         yield fd
@@ -83,9 +86,10 @@ def _rename(folder: int, name: str, to: str) -> None:
     os.rename(name, to, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def take_over(log: Path, layout: Layout) -> int:
-    """Finishes, or takes back, what a predecessor was killed in. Returns where the live file begins. Raises OSError."""
-    with opened(log.parent) as folder:
+def take_over(log: Path, layout: Layout, within: int | None = None) -> int:
+    """Finishes, or takes back, what a predecessor was killed in. Returns where the live file begins. `within`: the
+    folder's descriptor, if the caller has it. Raises OSError."""
+    with opened(log.parent, within) as folder:
         with contextlib.suppress(OSError):  # if it cannot be removed, nothing can be rotated, but everything written
             os.unlink(new_path(log).name, dir_fd=folder)
         for gone in removals(log)[-1:]:
@@ -126,10 +130,11 @@ def trim(folder: Folder, logs: Sequence[Path], most: int, among: Collection[str]
         total -= size
 
 
-def open_log(path: Path, owner: tuple[int, int], flags: int) -> int:
-    """Opens, or makes, a file of the job's user, for others to read as its group may. Raises OSError, also for what is
-    no file, or has another name that may be somebody else's and would change hands with it."""
-    with opened(path.parent) as folder:
+def open_log(path: Path, owner: tuple[int, int], flags: int, within: int | None = None) -> int:
+    """Opens, or makes, a file of the job's user, for others to read as its group may. `within`: as in `take_over`.
+    Raises OSError, also for what is no file, or has another name that may be somebody else's and would change hands
+    with it."""
+    with opened(path.parent, within) as folder:
         return _open_log(folder, path, owner, flags)
 
 

@@ -77,13 +77,14 @@ class RankLog:
         rotated: Callable[[], None] = lambda: None,
         claims: Claims | None = None,
         fifo_size: int = FIFO_SIZE,
+        within: int | None = None,
     ) -> None:
         """Opens the FIFO and the file, which goes on at its end; a file that cannot be opened is a gap.
 
         `owner`: uid and gid of new files. `slot`: the rank's place in `counts`. `layout`: how the log lies on disk, if
         the caller has looked. `limit`: after how many bytes the file is rotated (0: never); `rotated` is called
-        afterwards. `claims`: see LogFile. `fifo_size`: what is asked for. Raises OSError where the FIFO
-        cannot be opened.
+        afterwards. `claims`: see LogFile. `fifo_size`: what is asked for. `within`: see LogFile.open.
+        Raises OSError where the FIFO cannot be opened.
         """
         self.path = log
         self._counts, self._slot, self._count = counts, slot, counts[slot]
@@ -102,7 +103,7 @@ class RankLog:
         self._gap = self._take_gap()
         try:
             known = self._count.end
-            self._file.open(layout)
+            self._file.open(layout, within=within)
             self._find_line(known)
             self._store_end()  # before the first byte, too: a successor knows our file by its inode
         except OSError as error:

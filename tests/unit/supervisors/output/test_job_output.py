@@ -633,7 +633,7 @@ def test_room_is_made_for_a_file_that_cannot_be_opened_for_want_of_descriptors(
 ) -> None:
     error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    def refused(*_: Any) -> None:
+    def refused(*_: Any, **__: Any) -> None:
         raise error
 
     monkeypatch.setattr(LogFile, "open", refused)
