@@ -200,13 +200,15 @@ def encode(
     total = sum(len(own) for _, own in processes)
     steps_at = at + len(processes) * _PROCESS.size
     data = _Data(steps_at + total * _STEP.size)
+    texts = {"": 0}
     for rank, own in processes:
         table += _PROCESS.pack(0, rank, steps_at + len(steps), len(own))
         for step in own:
             a, b, c, content = _parameters(step)
-            cannot = data.place(_text(step.cannot)) if step.cannot else 0
+            if step.cannot not in texts:
+                texts[step.cannot] = data.place(_text(step.cannot))
             where = data.place(content) if content else 0
-            steps += _STEP.pack(step.op, cannot, a & _WORD, b & _WORD, c & _WORD, where, len(content))
+            steps += _STEP.pack(step.op, texts[step.cannot], a & _WORD, b & _WORD, c & _WORD, where, len(content))
     size = data.at + len(data.content) + 8
     header = _HEADER.pack(_MAGIC, size, len(processes), gate, unborn, 0, 0, int(outside))
     return b"".join((header, table, steps, data.content, bytes(8)))

@@ -68,6 +68,8 @@ class StartSteps:
         self._urgent = os.getpriority(os.PRIO_PROCESS, 0) < 0
         self._ids = os.geteuid(), os.getegid()
         self._of_user: dict[Account, StartStep] = {}
+        #: By command and PATH.
+        self._files: dict[tuple[str, str | None], tuple[str, ...]] = {}
 
     def of(self, spec: ProcessSpec) -> list[StartStep]:
         """In the order in which they are carried out. What needs the rights of muster's user comes before that is given
@@ -87,7 +89,7 @@ class StartSteps:
             *(StartStep(Op.FOLDER, f"make its folders and files ({path})", (path,)) for path in spec.folders),
             *(StartStep(Op.FILE, f"make its folders and files ({path})", (path, text)) for path, text in spec.files),
             StartStep(Op.CHDIR, f"enter the working folder {spec.workdir}", (spec.workdir,)),
-            StartStep(Op.EXEC, f"execute {spec.argv[0]}", (_candidates(spec), spec.argv, spec.env)),
+            StartStep(Op.EXEC, f"execute {spec.argv[0]}", (self._candidates(spec), spec.argv, spec.env)),
         ]
 
     def _streams(self, spec: ProcessSpec) -> Iterator[StartStep]:
@@ -113,6 +115,15 @@ class StartSteps:
             self._of_user[account] = StartStep(Op.USER, f"become user {account.name}", values)
         return [self._of_user[account]]
 
+    def _candidates(self, spec: ProcessSpec) -> tuple[str, ...]:
+        command, path = spec.argv[0], spec.env.get("PATH")
+        if os.path.dirname(command):
+            return (command,)
+        if (command, path) not in self._files:
+            found = tuple(os.path.join(folder, command) for folder in os.get_exec_path(spec.env))
+            self._files[command, path] = found
+        return self._files[command, path]
+
 
 def _limits(spec: ProcessSpec) -> Iterator[StartStep]:
     given = descriptors.limit_for_ranks()
@@ -122,13 +133,6 @@ def _limits(spec: ProcessSpec) -> Iterator[StartStep]:
         number, wanted, allowed = limits.of(name, value)
         text = f"set its limits: {name} {value} (the daemon's own hard limit is {allowed})"
         yield StartStep(Op.LIMIT, text, (number, wanted, wanted))
-
-
-def _candidates(spec: ProcessSpec) -> tuple[str, ...]:
-    command = spec.argv[0]
-    if os.path.dirname(command):
-        return (command,)
-    return tuple(os.path.join(folder, command) for folder in os.get_exec_path(spec.env))
 
 
 def _read_text(path: str) -> str:
