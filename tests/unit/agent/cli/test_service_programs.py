@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.agent.cli.commands import service
-from muster.agent.cli.exits import Failure
+from muster.agent.cli.exits import CommandFailed
 from muster.agent.cli.main import cli
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="all else belongs to another than root")
@@ -34,7 +34,7 @@ def test_a_way_through_a_link_is_judged_as_well(environment: Path) -> None:
     os.chown(shared, 0, 4711)
     shared.chmod(stat.S_IMODE(0o775))
     with pytest.raises(
-        Failure, match=f"{shared}: the group 4711 can write there.*: chmod g-w {shared}. Make the .*--force"
+        CommandFailed, match=f"{shared}: the group 4711 can write there.*: chmod g-w {shared}. Make the .*--force"
     ):
         service.checked_programs(force=False)
     assert service.checked_programs(force=True) == environment

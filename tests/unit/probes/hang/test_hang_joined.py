@@ -12,7 +12,7 @@ import click
 import pytest
 
 from muster.agent.cli.commands.hang import hang
-from muster.agent.cli.exits import Failure
+from muster.agent.cli.exits import CommandFailed
 from muster.probes.hang import Change, HangSettings, Record
 from muster.probes.hang.hang_records import read
 from muster.probes.hang.hang_replay import replay
@@ -222,9 +222,9 @@ def test_a_bad_line_is_named_with_its_file(tmp_path: Path, capfd: pytest.Capture
 
 def test_files_that_cannot_be_joined(tmp_path: Path):
     (tmp_path / "a").touch()
-    with pytest.raises(Failure, match=r"cannot read .*nowhere"):
+    with pytest.raises(CommandFailed, match=r"cannot read .*nowhere"):
         call(tmp_path / "a", tmp_path / "nowhere")
-    with pytest.raises(Failure, match="give standard input only once"):
+    with pytest.raises(CommandFailed, match="give standard input only once"):
         call("-", "-")
 
 

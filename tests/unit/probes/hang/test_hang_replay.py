@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from muster.agent.cli.commands.hang import hang
-from muster.agent.cli.exits import Failure
+from muster.agent.cli.exits import CommandFailed
 from tests.corpus.measure import trace
 from tests.corpus.scenarios import BY_NAME
 from tests.corpus.slow import ALL as SLOW_ALL
@@ -121,7 +121,7 @@ def test_nothing_is_in_an_empty_file(tmp_path: Path, capfd: pytest.CaptureFixtur
     ],
 )
 def test_what_cannot_be_done_is_said(words: tuple[str, ...], says: str, code: int) -> None:
-    with pytest.raises(Failure) as failure:
+    with pytest.raises(CommandFailed) as failure:
         call(*words)
     assert says in failure.value.message
     assert failure.value.exit_code == code
@@ -130,7 +130,7 @@ def test_what_cannot_be_done_is_said(words: tuple[str, ...], says: str, code: in
 def test_a_file_that_is_cut_off_is_said_to_be(lines: list[str], tmp_path: Path) -> None:
     file = tmp_path / "f.gz"
     file.write_bytes(gzip.compress("\n".join(lines).encode())[:-200])
-    with pytest.raises(Failure, match="damaged or truncated"):
+    with pytest.raises(CommandFailed, match="damaged or truncated"):
         call(file)
 
 
