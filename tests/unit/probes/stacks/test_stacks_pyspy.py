@@ -104,7 +104,7 @@ def test_an_error_is_told_in_one_line_without_its_backtrace():
     assert said == (
         "Failed to get process executable name. Check that the process is running.; Permission denied (os error 13)"
     )
-    assert pyspy.judge(ended(-11)).text == "it was ended by signal 11"
+    assert pyspy.judge(ended(-11)).text == "it was killed by SIGSEGV"
 
 
 def test_it_is_looked_for_beside_python_and_then_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
