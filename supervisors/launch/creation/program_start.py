@@ -157,7 +157,7 @@ class ProgramStart:
 
 def end_all(pids: Sequence[int]) -> None:
     """SIGKILL to children that were not let go, and the wait for them: in a frozen cgroup they would not see the end of
-    the gate. One that the kernel does not end is left to whoever reaps orphans."""
+    the gate. One that the kernel does not end is left to the reaper of orphans."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

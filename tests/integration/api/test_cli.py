@@ -274,7 +274,7 @@ def test_standalone_puts_the_logs_where_they_are_wanted(short_tmp):
 
 @pytest.mark.parametrize("named", [("--root", "there"), ("--address", "unix:there")])
 def test_standalone_and_the_name_of_a_daemon_exclude_each_other(short_tmp, named):
-    """Its daemon would be elsewhere, and its logs not where whoever wrote that looks for them."""
+    """Its daemon would be elsewhere, and its logs not where the author looks for them."""
     done = standalone(short_tmp, *named, "--standalone", "--", "true")
     assert done.returncode == 2
     assert f"{named[0]} names a daemon, but --standalone starts one of its own" in done.stderr

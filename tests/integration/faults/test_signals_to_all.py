@@ -44,7 +44,7 @@ def folder() -> Iterator[Path]:
     ids=" ".join,
 )
 def test_the_job_is_stopped_with_its_grace(folder: Path, who: tuple[str, ...]) -> None:
-    """And the verdict is told, whoever gets the signal, and in whatever order."""
+    """And the verdict is reported, for any receivers of the signal, in any order."""
     with running(folder, SAVES) as run:
         run.send(*who)
         code, out, err = run.end()

@@ -17,7 +17,7 @@ from muster.probes.stacks import ProcessStacks, StackTarget, grouped, take, taki
 from tests.conftest import alive, eventually
 
 Start = Callable[..., StackTarget]
-#: Whoever is looked at says when it is about to be where it is to be found.
+#: The observed process says when it is about to be where it is to be found.
 LOCKED = """
 import threading
 def take(lock):
@@ -187,7 +187,7 @@ async def test_state_d_holds_nobody_up(python: Start, tmp_path: Path):
         assert by_pid[child.pid].python == ()
         assert by_pid[other.pid].python
     finally:
-        os.close(os.open(fifo, os.O_RDWR | os.O_NONBLOCK))  # whoever opens it meanwhile goes on
+        os.close(os.open(fifo, os.O_RDWR | os.O_NONBLOCK))  # a process that opens it meanwhile goes on
 
 
 async def test_a_zombie_is_told_as_one(start: Start):

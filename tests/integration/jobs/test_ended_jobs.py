@@ -283,7 +283,7 @@ def _remove(folder: Path) -> None:
 
 
 def _pipes(folder: Path) -> None:
-    """Whoever opens one of them without care waits for ever."""
+    """A careless open of one of them waits for ever."""
     for path in list(folder.iterdir()):
         if path.is_file():
             path.unlink()

@@ -496,7 +496,7 @@ def test_a_client_that_only_says_start_gets_all_and_the_input_is_closed(node):
 @pytest.mark.slow
 @pytest.mark.parametrize("timeout", [60, 5])
 def test_a_call_that_is_cut_off_is_not_one_that_ends_its_requests(node, timeout):
-    """Else whoever comes back finds the input closed, and output taken that nobody had."""
+    """Otherwise a client that comes back finds the input closed, and output taken that nobody had."""
     cut = [Stream(node, timeout, **start("sh", "-c", "echo hello; cat; echo over", stdin=True)) for _ in range(5)]
     ids = [stream.until("started").session_id for stream in cut]
     for stream in cut:

@@ -390,7 +390,7 @@ def test_why_a_journal_takes_no_record_is_noted_until_it_does_or_the_job_has_end
 
 
 async def test_two_that_read_along_at_once_tell_each_record_once(tmp_path: Path):
-    """Whoever follows the supervisor, and whoever ends the job in its place: what the slower one has read is known."""
+    """The follower of the supervisor, and the task that ends the job for it: what the slower one has read is known."""
     root = Root.under(tmp_path)
     paths = made(root, STORY[:5])
     entry, _ = load("a", paths)

@@ -1,4 +1,4 @@
-"""Telemetry records: the keys that they have, whoever is slow, and the file."""
+"""Telemetry records: the keys that they have, slow readers, and the file."""
 
 import json
 import os

@@ -325,7 +325,7 @@ async def test_a_chip_that_hangs_while_the_chips_are_listed_costs_none_but_itsel
                 pass
         assert view.sick[2].trouble is Trouble.HANG and set(view.readings) == {0, 1, 3}
         assert [index for index, card in view.cards.items() if card.uuid] == [0, 1, 3]
-        # Nobody waits for it again, whoever lists the cards anew.
+        # No later listing of the cards waits for it again.
         view = await driver.relist(anew=True)
         assert view.driver is None and list(view.cards) == [0, 1, 2, 3]
         assert set((await driver.refresh(What.HEALTH)).health) == {0, 1, 3}

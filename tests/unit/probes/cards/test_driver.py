@@ -500,7 +500,7 @@ async def test_a_driver_that_is_unloaded_and_back(make, backend, monkeypatch):
     backend.says |= {("read", i): GONE for i in range(4)} | {("open", None): GONE}
     view = await driver.refresh(What.READINGS)
     assert view.driver.trouble is Trouble.NO_DRIVER and (view.readings, view.health, view.holders) == ({}, {}, {})
-    # The cards are still this host's, and whoever holds them too.
+    # The cards are still this host's, and so are their holders.
     assert [card.uuid for card in view.cards.values()] == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
     tries = len(backend.asked("open"))
     clock.ahead += module.REOPEN_S

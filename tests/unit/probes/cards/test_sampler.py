@@ -71,7 +71,7 @@ def proc(tmp_path: Path) -> ProcFolder:
 
 
 def release(fifo: Path) -> None:
-    """Lets whoever waits for a writer go on."""
+    """Lets a reader go on that waits for a writer."""
     os.close(os.open(fifo, os.O_WRONLY))
 
 

@@ -292,7 +292,7 @@ def test_below_a_launcher_who_holds_a_card_is_a_rank(proc: ProcFolder, forest: F
 
 
 def test_a_process_that_is_avoided_is_not_touched(proc: ProcFolder):
-    (proc.path / "110").mkdir()  # without any file: whoever reads it gets nothing
+    (proc.path / "110").mkdir()  # without any file: a reader gets nothing
     proc.add(120, 100, 1100)
     procfs = Procfs(proc.path)
     forest = Forest(procfs, avoid=(120,))

@@ -119,7 +119,7 @@ def sysfs_port(tmp, adapter="mlx5_0", port="1", state="4: ACTIVE", phys="5: Link
     counters.mkdir(exist_ok=True)
     counter = counters / "symbol_error"
     if not counter.exists():
-        # Whoever opens this one for reading waits for ever.
+        # An open of this one for reading waits for ever.
         os.mkfifo(counter)
     return folder
 

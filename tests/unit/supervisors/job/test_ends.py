@@ -189,7 +189,7 @@ def test_an_end_is_on_record_before_it_is_waited_for(tmp_path):
 
 
 def test_ends_of_one_batch_are_noted_in_the_kernels_order(tmp_path):
-    """Whoever asks: an event, or somebody who looks at all ranks before they get a signal."""
+    """For any caller: an event, or somebody who looks at all ranks before they get a signal."""
 
     def work() -> Any:
         desk = Desk(tmp_path, *[SLEEP] * 6)

@@ -159,7 +159,7 @@ def test_a_job_ends_in_a_final_state_only(state):
     ],
 )
 def test_a_record_that_makes_no_sense_leaves_the_job_in_its_state(state, kind, changes):
-    """Whoever catches the error must not find a job that has SUCCEEDED, say, without a verdict."""
+    """The handler of the error must not find a job that has SUCCEEDED, say, without a verdict."""
     job = job_in(state)
     with pytest.raises((IllegalTransition, ValueError, TypeError)):
         apply(job, record(kind, **changes))

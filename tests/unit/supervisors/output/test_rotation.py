@@ -260,7 +260,7 @@ def test_killed_at_any_step_nothing_is_lost_or_doubled(tmp_path, rest, twice):
 
             _in_child(take_over)
         (layout,) = Folder(folder).look([bench.path])
-        assert bench.read() == bench.written[: layout.end], "whoever reads meanwhile sees no less and nothing else"
+        assert bench.read() == bench.written[: layout.end], "a reader meanwhile sees no less and nothing else"
         assert layout.end >= 48_000
         bench.again()
         bench.log.drain_all(time.monotonic() + 20)

@@ -42,7 +42,7 @@ class Bench:
         self.counter = self.counts()
 
     def counts(self) -> Counts:
-        """As whoever comes next finds them."""
+        """As the next reader finds them."""
         return Counts(self.folder / "lost", self.folder / "ends", 2, None, self.folder / "run" / "sinks")
 
     def open(self) -> RankLog:
@@ -98,7 +98,7 @@ _CHUNKS = st.lists(st.binary(min_size=1, max_size=3000) | st.sampled_from([b"\n"
 @given(chunks=_CHUNKS, drains=st.lists(st.booleans()), successors=st.lists(st.booleans()))
 @settings(deadline=None, max_examples=40)
 def test_bytes_arrive_as_they_were_written(way, chunks, drains, successors):
-    """Whatever is written when, whoever drains: with `successors` the RankLog in between is another one."""
+    """For any writes and any drainer: with `successors` the RankLog in between is another one."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder, Bench(Path(folder)) as bench:
         if way == "copy":
             patch.setattr(os, "splice", refuse(errno.EINVAL))

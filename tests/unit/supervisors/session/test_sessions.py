@@ -1,4 +1,4 @@
-"""Sessions in a real supervisor, through its control socket: commands, streams, terminals, whoever is attached."""
+"""Sessions in a real supervisor, through its control socket: commands, streams, terminals, attached clients."""
 
 import errno
 import json
@@ -188,7 +188,7 @@ def _feed(session: Attached, data: bytes, close: bool = True) -> None:
 
 
 def test_much_input_goes_in_and_comes_back_over_broken_connections(job):
-    """Whoever attaches again sends what was not acknowledged, and goes on behind what it has."""
+    """A client that attaches again sends what was not acknowledged, and goes on behind what it has."""
     data = pattern(MANY)
     session = job.exec("cat", stdin=True)
     out = bytearray()
