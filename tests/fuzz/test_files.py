@@ -208,7 +208,7 @@ def talk(rng: random.Random, path: Path, ops: list[str]) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_whatever_is_said_to_supervisor_and_nursery_harms_nobody(make_daemon: Callable[..., Daemon]) -> None:
+def test_no_message_to_supervisor_or_nursery_does_harm(make_daemon: Callable[..., Daemon]) -> None:
     rng = random.Random(SEED)
     daemon = make_daemon()
     daemon.run("sleep", "100000", job_id="x", ranks=2)

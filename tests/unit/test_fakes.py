@@ -49,7 +49,7 @@ def sleeper():
         process.kill()
 
 
-def test_cards_are_told_of_as_they_were_made(ask):
+def test_cards_are_reported_as_they_were_made(ask):
     assert ask("p.nvmlDeviceGetCount()") == 4
     assert ask("p.nvmlSystemGetDriverVersion()") == "570.86.15"
     assert ask("[p.nvmlDeviceGetName(c) for c in h]") == ["NVIDIA H100 80GB HBM3"] * 4

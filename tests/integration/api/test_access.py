@@ -441,7 +441,7 @@ def test_a_plain_client_gets_nothing(listening: Listening) -> None:
 
 
 @pytest.mark.slow
-def test_whoever_says_nothing_is_sent_away(listening: Listening) -> None:
+def test_a_silent_connection_is_closed(listening: Listening) -> None:
     with socket.create_connection(("127.0.0.1", listening.port), 60) as silent:
         assert silent.recv(1) == b""
 

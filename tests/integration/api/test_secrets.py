@@ -101,7 +101,7 @@ def answers(daemon: Daemon, execs: exec_pb2_grpc.ExecServiceStub) -> Iterator[tu
 
 
 @pytest.mark.slow
-def test_no_secret_is_told_anywhere(make_daemon: Any, tmp_path: Path) -> None:
+def test_no_secret_is_shown_anywhere(make_daemon: Any, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.touch(0o600)
     secret.write_text(planted("secret-file"))

@@ -64,7 +64,7 @@ def node(daemon: Daemon):
     return daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node
 
 
-def test_the_cards_are_told_with_what_is_known_of_them(daemon: Daemon, cards: FakeCards):
+def test_the_cards_are_reported_with_what_is_known_of_them(daemon: Daemon, cards: FakeCards):
     cards[3].util = 97
     found = eventually(lambda: [c for c in node(daemon).cards if c.reading.utilization == 97 and c.reading.temperature])
     assert [card.index for card in found] == [3]

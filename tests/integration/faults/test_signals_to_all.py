@@ -125,7 +125,9 @@ def test_the_command_is_killed_in_the_middle_of_it(folder: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_the_job_ends_with_its_command_whoever_is_killed_with_it(folder: Path, who: tuple[str, ...]) -> None:
+def test_the_job_ends_with_its_command_also_if_daemon_or_nursery_are_killed_too(
+    folder: Path, who: tuple[str, ...]
+) -> None:
     """By SIGKILL: the last signal of a scheduler without a cgroup, or the kernel's for want of memory."""
     with running(folder, SAVES) as run:
         ranks, spared = run.pids("ranks"), run.pids("supervisor")

@@ -142,7 +142,7 @@ def test_a_pre_start_runs_before_each_attempt(daemon: Daemon, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["daemon", "supervisor", "nursery"])
-def test_a_pre_start_survives_whoever_dies(daemon: Daemon, tmp_path: Path, who: str) -> None:
+def test_a_pre_start_survives_any_death(daemon: Daemon, tmp_path: Path, who: str) -> None:
     text = f"echo once >>{tmp_path}/runs\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.01; done\nexport NEW=found\n"
     start(daemon, PRINT, pre_start=script(tmp_path / "p.sh", text))
     eventually((tmp_path / "runs").exists)
@@ -279,7 +279,7 @@ def test_a_stop_ends_an_epilog_and_changes_no_verdict(daemon: Daemon, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["daemon", "supervisor", "nursery"])
-def test_an_epilog_runs_once_whoever_dies(daemon: Daemon, tmp_path: Path, who: str) -> None:
+def test_an_epilog_runs_once_over_any_death(daemon: Daemon, tmp_path: Path, who: str) -> None:
     start(
         daemon, ("sh", "-c", "exit 6"), epilog=epilog(tmp_path, f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done\n")
     )

@@ -99,7 +99,7 @@ def daemon_spec(job_id: str) -> job_pb2.JobSpec:
 
 
 @pytest.mark.slow
-def test_what_ended_while_no_daemon_was_there_is_told_once(make_daemon: Make) -> None:
+def test_what_ended_while_no_daemon_was_there_is_reported_once(make_daemon: Make) -> None:
     daemon = make_daemon()
     ended(daemon, "before")
     daemon.run("sh", "-c", "while [ ! -e ../../go ]; do sleep 0.02; done", job_id="x")
@@ -116,7 +116,7 @@ def test_what_ended_while_no_daemon_was_there_is_told_once(make_daemon: Make) ->
 
 
 @pytest.mark.slow
-def test_an_ended_job_that_is_damaged_is_said(make_daemon: Make) -> None:
+def test_an_ended_job_that_is_damaged_is_reported(make_daemon: Make) -> None:
     daemon = make_daemon()
     ended(daemon)
     daemon.kill()

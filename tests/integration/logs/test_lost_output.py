@@ -356,7 +356,7 @@ def test_a_name_of_the_log_of_another_job(daemon: Daemon) -> None:
     assert other.read_bytes() == b"of the other\n"
 
 
-def test_what_was_deleted_is_told_though_something_stands_in_its_place(daemon: Daemon) -> None:
+def test_what_was_deleted_is_reported_though_something_stands_in_its_place(daemon: Daemon) -> None:
     job = Job(daemon)
     job.write(0)
     eventually(lambda: job.log(0).exists() and job.log(0).read_bytes() == b"line 01\n")

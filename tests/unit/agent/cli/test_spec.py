@@ -234,7 +234,7 @@ def test_no_command_is_wrong_usage():
     assert caught.value.exit_code == 2
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_that_is_wrong_is_reported_at_once():
     with pytest.raises(BadSpec) as caught:
         draft_of(job_id="a/b", ranks=0, nodes=["a", "b"]).spec()
     fields = [line.rpartition(": must")[0] for line in caught.value.message.splitlines()]

@@ -108,7 +108,7 @@ def test_the_epoch_stays(tmp_path: Path):
     assert state_folder.event_epoch(tmp_path) == epoch
 
 
-def test_the_key_of_digests_stays_and_is_told_to_nobody(tmp_path: Path):
+def test_the_key_of_digests_stays_and_is_private(tmp_path: Path):
     key = state_folder.digest_key(tmp_path)
     assert len(key) == 32 and state_folder.digest_key(tmp_path) == key
     assert (tmp_path / "digest.key").stat().st_mode & 0o777 == 0o600

@@ -133,7 +133,7 @@ def test_healthy_cards_first_then_those_with_warnings_and_last_those_that_do_not
     assert "card 0: it does not answer (HANG)" in last.warnings[0]
 
 
-def test_as_few_doubtful_cards_as_can_be_and_the_gravest_is_told_first():
+def test_as_few_doubtful_cards_as_can_be_and_the_gravest_is_reported_first():
     cards = node(*range(4))
     given = cards.lease("a", wants(3), {}, {0: HANGS, 1: HOT, 2: HOT})
     assert given.devices == [1, 2, 3]

@@ -177,7 +177,7 @@ def test_what_is_not_told_is_not_there():
     assert (record.procs, record.cards, record.log_bytes, record.has_log) == (None, None, {}, False)
 
 
-def test_jobs_are_told_apart_and_the_longest_silent_goes_first(monkeypatch: pytest.MonkeyPatch):
+def test_jobs_are_distinguished_and_the_longest_silent_goes_first(monkeypatch: pytest.MonkeyPatch):
     import muster.probes.hang.joined as module
 
     monkeypatch.setattr(module, "MAX_JOBS", 2)

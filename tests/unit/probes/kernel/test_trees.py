@@ -219,7 +219,7 @@ def test_a_rank_with_another_start_is_not_the_rank(proc: ProcFolder, forest: For
     assert roles(forest) == {200: ("rank", 1)}
 
 
-def test_ranks_that_are_told_after_they_were_seen(proc: ProcFolder, forest: Forest):
+def test_ranks_that_are_reported_after_they_were_seen(proc: ProcFolder, forest: Forest):
     proc.add(110, 100, 1100, session=100)
     early = JobRoots("job", (), SUPERVISOR)
     assert roles(forest, early) == {100: ("helper", None), 200: ("helper", None), 110: ("helper", None)}
@@ -239,7 +239,7 @@ def test_another_attempt_begins_anew(proc: ProcFolder, forest: Forest):
     }
 
 
-def test_jobs_are_told_apart(proc: ProcFolder, forest: Forest):
+def test_jobs_are_distinguished(proc: ProcFolder, forest: Forest):
     proc.add(70, 40, 900, name="supervisor")
     proc.add(300, 70, 2000)
     proc.add(310, 300, 2001)

@@ -54,7 +54,7 @@ def test_the_kernel_tells_of_a_stuck_process_where_it_is():
     )
 
 
-def test_a_program_without_python_is_told_by_the_kernel():
+def test_a_program_without_python_is_described_by_the_kernel():
     a = process(0, kernel=("futex_do_wait", "do_futex"), wchan="futex_do_wait")
     b = process(1, kernel=("futex_do_wait", "do_futex"), wchan="futex_do_wait")
     c = process(2, wchan="pipe_read")
@@ -81,7 +81,7 @@ JOIN = ("Thread._wait_for_tstate_lock (threading.py:1139)", "Thread.join (thread
 POOL = ("wait (threading.py:327)", "get (queue.py:171)", "_worker (concurrent/futures/thread.py:81)")
 
 
-def test_a_main_thread_that_joins_another_is_told_by_that():
+def test_a_main_thread_that_joins_another_is_recognized_by_that():
     train = thread("step (t.py:3)", "Thread.run (threading.py:982)", tid=7, name="train")
     found = process(0, thread(*JOIN, tid=100), thread(*POOL, tid=5, name="pool_0"), train)
     (group,) = grouped([found])

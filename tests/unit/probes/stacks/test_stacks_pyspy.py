@@ -99,7 +99,7 @@ def test_how_a_dump_ended(end: ScriptEnd, outcome: DumpOutcome):
     assert pyspy.judge(end).outcome is outcome
 
 
-def test_an_error_is_told_in_one_line_without_its_backtrace():
+def test_an_error_is_reported_in_one_line_without_its_backtrace():
     said = pyspy.judge(ended(1, err=FORBIDDEN)).text
     assert said == (
         "Failed to get process executable name. Check that the process is running.; Permission denied (os error 13)"

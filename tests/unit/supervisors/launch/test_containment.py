@@ -562,14 +562,14 @@ def test_a_controller_is_handed_down_where_it_is_not_yet(folders):
 
 
 @pytest.mark.parametrize(("memory", "cpus", "name"), [(1.0, None, "memory"), (None, 1.0, "cpu"), (1.0, 1.0, "memory")])
-def test_limits_without_a_cgroup_are_said_not_to_be_in_force(memory, cpus, name):
+def test_limits_without_a_cgroup_are_reported_as_not_in_force(memory, cpus, name):
     text = limit_cgroup("", memory, cpus)
     assert text.startswith(f"the limit of {name} is not in force")
     assert "no cgroup v2 that muster may use" in text
     assert limit_cgroup("", None, None) == "", "nothing was asked for"
 
 
-def test_a_limit_that_cannot_be_written_is_said_not_to_be_in_force(folders):
+def test_a_limit_that_cannot_be_written_is_reported_as_not_in_force(folders):
     """A real kernel refuses to hand a controller down while processes are in the folder above."""
     folder, parent = folders
     (folder / "memory.max").unlink()

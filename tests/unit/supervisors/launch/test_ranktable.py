@@ -261,7 +261,7 @@ def test_a_folder_means_the_file_in_it(tmp_path):
     assert ranktable.path_of(f"{tmp_path}/plain") == tmp_path / "plain"
 
 
-def test_what_is_not_there_yet_is_told_by_its_name(tmp_path):
+def test_what_is_not_there_yet_is_reported_by_its_name(tmp_path):
     assert ranktable.path_of(f"{tmp_path}/later/table.json") == tmp_path / "later" / "table.json"
     assert ranktable.path_of(f"{tmp_path}/later") == tmp_path / "later" / "jobstart_hccl.json"
 
@@ -376,7 +376,7 @@ def test_a_file_that_does_not_tell_its_size_is_not_read_on_and_on(monkeypatch):
         (b'{"status": "completed"}', "has neither group_list (template 2) nor server_list (template 1)"),
     ],
 )
-def test_what_is_no_json_is_told_by_line_and_column(data, message):
+def test_what_is_no_json_is_reported_by_line_and_column(data, message):
     error = error_of(data)
     assert str(error).startswith(f"{NAME}: {message}")
     assert not error.torn
@@ -500,7 +500,7 @@ A_NAME = "@: must be a name, a string that can be printed, is "
         (f"{CARD}.device_ip", DELETED, f"{CARD}: has no device_ip"),
     ],
 )
-def test_what_is_wrong_in_template_2_is_told_with_its_place(place, value, message):
+def test_what_is_wrong_in_template_2_is_reported_with_its_place(place, value, message):
     error = error_of(put(two_nodes(), place, value))
     assert str(error).startswith(f"{NAME}: {message.replace('@', place)}")
     assert not error.torn
@@ -524,7 +524,7 @@ def test_what_is_wrong_in_template_2_is_told_with_its_place(place, value, messag
         (f"{LAST}.device_ip", "29.0.0.1", "@: '29.0.0.1' occurs twice: also at server_list[0].device[0].device_ip"),
     ],
 )
-def test_what_is_wrong_in_template_1_is_told_with_its_place(place, value, message):
+def test_what_is_wrong_in_template_1_is_reported_with_its_place(place, value, message):
     error = error_of(put(two_servers(), place, value))
     assert str(error).startswith(f"{NAME}: {message.replace('@', place)}")
     assert not error.torn

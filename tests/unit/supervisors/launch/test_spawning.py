@@ -199,7 +199,7 @@ def test_a_launcher_is_one_birth_with_its_own_command(root):
     assert "RANK" not in made[0].env
 
 
-def test_a_variable_that_a_launcher_cannot_take_is_told(root):
+def test_a_variable_that_a_launcher_cannot_take_is_reported(root):
     with pytest.raises(NotStartable, match="MA_EXTRA_TORCHRUN_PARAMS"):
         builder(root, job(1), boot="torchrun").gang({"MA_EXTRA_TORCHRUN_PARAMS": "'unclosed"})
 
@@ -237,7 +237,7 @@ def test_a_step_is_born_with_the_jobs_log(root):
     assert builder(root, job(0)).step("epilog", ("x",), {}).workdir == f"{paths.folder}/workspace"
 
 
-def test_what_a_step_is_told_of_itself_does_not_reach_the_ranks(root):
+def test_what_a_step_gets_of_itself_does_not_reach_the_ranks(root):
     """Through what it exports: all that was in its environment."""
     maker = builder(root)
     step = maker.step("pre_start", ("sh",), {})

@@ -134,7 +134,7 @@ def test_a_line_of_muster_is_one_line_with_its_time():
     assert before - 0.001 <= stamp <= time.time()
 
 
-def test_what_is_said_and_what_steps_write_stands_in_the_order_in_which_it_came(desk):
+def test_lines_of_muster_and_output_of_steps_keep_their_order(desk):
     desk.open()
     step = os.open(desk.paths.job_fifo, os.O_WRONLY)
     desk.output.say("pre_start: begins")
@@ -182,12 +182,12 @@ def test_a_long_line_is_cut_and_is_a_line(desk, length):
     assert len(lines[0].encode()) < select.PIPE_BUF + 4
 
 
-def test_before_there_is_a_log_nothing_is_said(desk):
+def test_before_there_is_a_log_nothing_is_reported(desk):
     desk.output.say("nobody hears")
     assert desk.output.fds() == []
 
 
-def test_what_the_job_log_lost_is_told_as_the_jobs(desk, monkeypatch):
+def test_what_the_job_log_lost_is_reported_as_the_jobs(desk, monkeypatch):
     desk.open()
     desk.output.say("one")
     with monkeypatch.context() as patch:
@@ -266,7 +266,7 @@ def test_successors_keep_to_the_pause_between_two_records_of_a_gap(desk, monkeyp
     assert desk.records[-1]["total"] == 1020
 
 
-def test_watchers_are_told_what_open_gaps_lose_each_second(desk, monkeypatch):
+def test_watchers_get_what_open_gaps_lose_each_second(desk, monkeypatch):
     desk.open()
     now = time.monotonic()
     with monkeypatch.context() as patch:

@@ -443,7 +443,7 @@ def test_the_index_of_a_file_that_somebody_cut_rises(bench, monkeypatch, interva
 # --- gaps -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_gap_is_told_in_one_line():
+def test_a_gap_is_reported_in_one_line():
     since = time.mktime((2024, 2, 3, 4, 5, 6, 0, 0, -1))
     gap = Gap(since, "No space left on device", errno.ENOSPC, 4711, since + 61)
     assert gap.line() == "[muster: 4711 bytes lost 04:05:06-04:06:07: No space left on device]\n"
@@ -584,7 +584,7 @@ def _refuse_for(log: Path, pwrite: Callable[[int, bytes, int], int]) -> Callable
     return call
 
 
-def test_a_gap_that_only_the_journal_can_tell_of_is_told_once(bench, monkeypatch):
+def test_a_gap_that_only_the_journal_can_tell_of_is_reported_once(bench, monkeypatch):
     monkeypatch.setattr(os, "splice", refuse(errno.ENOSPC))
     log = bench.open()
     bench.write(b"x" * 100)

@@ -102,7 +102,7 @@ def _environ(pid: int) -> list[str]:
         ({"argv": ["x" * 130_000]}, 126, "File name too long"),
     ],
 )
-def test_what_cannot_be_executed_is_told_in_a_sentence(job, fields, code, message):
+def test_what_cannot_be_executed_is_reported_in_a_sentence(job, fields, code, message):
     end = Attached(job.connect()).begin(fields).finish()
     assert end["exit_code"] == code
     assert message in end["message"]
@@ -358,7 +358,7 @@ def _frame(*numbers: int, kind: bytes = frames.INPUT, data: bytes = b"") -> byte
         _frame(0, kind=frames.SIGNAL), _frame(64, kind=frames.SIGNAL),
     ],
 )  # fmt: skip
-def test_whoever_speaks_garbage_is_dropped_and_the_session_stays(job, garbage):
+def test_a_client_that_sends_garbage_is_dropped_and_the_session_stays(job, garbage):
     session = job.exec("sh", "-c", "cat; echo bye; sleep 0.2", stdin=True)
     session.sock.sendall(garbage)
     while session.step():
@@ -385,7 +385,7 @@ def test_more_input_than_the_window_is_a_fault(job):
 # --- who is attached --------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_client_wins_and_the_old_one_is_told(job):
+def test_the_newest_client_wins_and_the_old_one_learns_it(job):
     first = job.exec("cat", stdin=True)
     first.type(b"one\n")
     first.until(b"one\n")

@@ -79,7 +79,7 @@ def test_its_processes_in_the_background_are_no_leftovers_of_the_ranks(start, tm
     assert (ended.warnings, ended.stop) == ([], None)
 
 
-def test_what_really_outlives_the_ranks_is_told_beside_a_session(start, tmp_path):
+def test_what_really_outlives_the_ranks_is_reported_beside_a_session(start, tmp_path):
     job = start("sh", "-c", f"setsid -f sleep 654 > /dev/null 2>&1; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
     session = job.exec(*STUBBORN, grace_s=0.2).until(b"ready")
     (tmp_path / "go").touch()
