@@ -22,7 +22,7 @@ from muster.v1 import exec_pb2, exec_pb2_grpc
 
 
 @pytest.mark.parametrize("end", ["code", "failure", "defect", "signal"])
-async def test_the_terminal_is_given_back_while_signals_are_heeded(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+async def test_the_terminal_is_given_back_while_signals_are_handled(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     """Behind that, a second SIGTERM or SIGHUP would end us with a terminal that is raw."""
     happened: list[str] = []
 

@@ -261,7 +261,7 @@ def test_status_by_pidfd_of_a_process_that_somebody_waited_for(script, status):
         os.close(pidfd)
 
 
-def test_without_a_pidfd_nobody_can_tell_after_the_wait():
+def test_without_a_pidfd_the_status_is_unknown_after_the_wait():
     with parent_of("os._exit(7)") as (pid, parent):
         start = start_of(pid)
         tell(parent)

@@ -287,7 +287,7 @@ def test_a_job_is_gone_when_nothing_of_it_lives_and_no_sooner(no_cgroup, adopted
     assert in_own_process(work) == [False, False, False, False, True]
 
 
-def test_an_empty_look_is_believed_only_if_nobody_was_born_meanwhile(no_cgroup, monkeypatch):
+def test_an_empty_scan_counts_only_if_no_process_was_made_meanwhile(no_cgroup, monkeypatch):
     """A process that forks and exits all the time is never seen, and is never gone."""
     job = contain("", [], NONCE, adopted=True)
     pids = iter(range(1000))

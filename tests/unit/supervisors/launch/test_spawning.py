@@ -152,7 +152,7 @@ def builder(root: Root, made: Job | None = None, account: Account | None = None,
     return ProcessBuilder(root, replace(SPEC, **changes), made or job(), account or us())
 
 
-def test_what_a_rank_is_born_with(root):
+def test_the_process_spec_of_a_rank(root):
     made, processes = builder(root).gang({})
     folder = root.job("j").folder
     first, second = f"{folder}/workspace/device0", f"{folder}/workspace/device2"
@@ -192,7 +192,7 @@ def test_by_a_setting_each_rank_has_a_flight_recorder(root):
     assert (root.log / "j").is_dir()
 
 
-def test_a_launcher_is_one_birth_with_its_own_command(root):
+def test_a_launcher_is_one_process_with_its_own_command(root):
     made, processes = builder(root, job(1), boot="torchrun").gang({})
     assert made[0].argv == processes[0].argv
     assert made[0].argv[:2] == ("torchrun", "--standalone")
@@ -227,7 +227,7 @@ def test_a_rank_table_goes_where_the_launcher_puts_it(root):
     assert as_it_is[0].files == (), "one that needed no conversion is used where it lies"
 
 
-def test_a_step_is_born_with_the_jobs_log(root):
+def test_a_step_is_spawned_with_the_jobs_log(root):
     paths = root.job("j")
     birth = builder(root, umask=0o77).step("pre_start", ("sh", "x"), {"MORE": "1"})
     assert (birth.argv, birth.fifo, birth.umask) == (("sh", "x"), paths.job_fifo, 0o77)

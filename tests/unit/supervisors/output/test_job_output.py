@@ -628,7 +628,7 @@ def test_where_another_removes_it_is_rotated_early_enough_and_all_is_kept(busy):
     assert (found[0][0], found[-1][1]) == (0, 30_000 * 64)
 
 
-def test_room_is_made_for_a_file_that_cannot_be_opened_for_want_of_descriptors(
+def test_room_is_made_for_a_file_that_cannot_be_opened_without_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
