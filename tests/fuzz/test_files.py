@@ -108,7 +108,7 @@ def changed(rng: random.Random, data: bytes) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_daemon_starts_on_whatever_it_finds(daemon: Daemon) -> None:
+def test_a_daemon_starts_on_any_files(daemon: Daemon) -> None:
     """Journals and specs of jobs that have ended, and everything else in the state folder, with bytes changed."""
     rng = random.Random(SEED)
     count = min(max(ROUNDS // 2, 60), 400)

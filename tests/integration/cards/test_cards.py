@@ -166,7 +166,7 @@ def outsider(daemon: Daemon) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.slow
-def test_who_is_still_on_a_card_is_named_and_the_card_is_not_given_away(
+def test_a_process_left_on_a_card_is_named_and_the_card_is_not_given_away(
     daemon: Daemon, cards: FakeCards, outsider: subprocess.Popen[bytes]
 ):
     cards[2].hold(outsider.pid, 4 * GIB)

@@ -223,7 +223,7 @@ def epilog(tmp_path: Path, more: str = "") -> str:
     ("command", "told"),
     [(("true",), "SUCCEEDED 0"), (("sh", "-c", "exit 9"), "FAILED 9"), (("no-such-program",), "FAILED 127")],
 )
-def test_an_epilog_runs_whatever_the_end_was(
+def test_an_epilog_runs_after_every_kind_of_end(
     daemon: Daemon, tmp_path: Path, command: tuple[str, ...], told: str
 ) -> None:
     start(daemon, command, ranks=2, epilog=epilog(tmp_path))

@@ -293,7 +293,7 @@ def _pipes(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [_no_journal, _no_spec, _torn, _few_files, _a_file, _pipes])
 @pytest.mark.parametrize("restarted", [True, False])
-def test_rm_force_removes_whatever_is_left(make_daemon: Make, damage: Callable[[Path], None], restarted: bool) -> None:
+def test_rm_force_removes_all_that_is_left(make_daemon: Make, damage: Callable[[Path], None], restarted: bool) -> None:
     daemon = make_daemon()
     ended(daemon)
     log = daemon.root.rank_log("model", 0, 0)

@@ -25,7 +25,7 @@ def cards(*health: str) -> list[node_pb2.Card]:
 
 
 @pytest.mark.parametrize("reason", ["it is lost", "a drill of uid 0: it is lost", "drill", ""])
-def test_the_mark_is_there_whatever_the_reason_says(reason: str, capfd: pytest.CaptureFixture[str]):
+def test_the_mark_is_shown_with_every_reason(reason: str, capfd: pytest.CaptureFixture[str]):
     assert drills.reason(condition(True, reason)).endswith("(injected for a drill)")
     assert drills.reason(condition(False, reason)) == reason
     check_words.print_conditions([condition(True, reason)], as_json=False)  # the answer of inject, and of clear

@@ -25,7 +25,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shared / "link" / "bin"
 
 
-def test_one_that_only_root_can_change_is_taken(environment: Path) -> None:
+def test_an_environment_that_only_root_can_change_is_taken(environment: Path) -> None:
     assert service.checked_programs(force=False) == environment
 
 
@@ -40,7 +40,7 @@ def test_a_way_through_a_link_is_judged_as_well(environment: Path) -> None:
     assert service.checked_programs(force=True) == environment
 
 
-def test_the_unit_of_one_that_was_forced_starts(environment: Path) -> None:
+def test_the_unit_of_a_forced_environment_starts(environment: Path) -> None:
     """musterd itself refuses it, too."""
     files = service.wanted_files(cli, environment, ("--trust-environment",))
     unit = files[Path("/etc/systemd/system/musterd.service")]

@@ -15,7 +15,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_folders_are_made_whatever_the_umask(tmp_path: Path):
+def test_folders_are_made_under_every_umask(tmp_path: Path):
     root = Root.under(tmp_path / "new" / "root")
     before = os.umask(0o077)
     try:

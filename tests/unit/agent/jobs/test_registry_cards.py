@@ -92,7 +92,7 @@ def test_an_unfit_card_is_not_given_away():
     assert cards.held("b") == []
 
 
-def test_who_is_still_on_the_card_of_an_ended_job_is_named():
+def test_a_process_left_on_the_card_of_an_ended_job_is_named():
     cards = node(0, 1)
     cards.lease("gone", wants(1), {})
     cards.hold("gone", {0: "process 4711 (python) still holds it"})

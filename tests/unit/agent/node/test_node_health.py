@@ -368,7 +368,7 @@ async def test_what_a_look_would_clear_goes_when_the_checks_are_switched_off(hou
     assert "switched off" in event.message
 
 
-async def test_policy_says_who_is_refused(house: House):
+async def test_policy_decides_which_jobs_are_refused(house: House):
     async with house.running() as health:
         house.looker.results["temperature"] = [hot(Status.WARN)]
         await health.look()

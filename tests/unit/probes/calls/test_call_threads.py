@@ -114,7 +114,7 @@ async def test_two_kinds_of_calls_for_one_key_come_after_each_other(crew):
     assert "asked second" in order
 
 
-async def test_who_is_cancelled_takes_back_what_was_not_begun(crew):
+async def test_a_cancelled_caller_takes_back_what_was_not_begun(crew):
     gate, asked = Gate(), []
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as group:

@@ -68,7 +68,7 @@ async def test_a_slow_caller_skips_periods_and_keeps_the_time(monkeypatch: pytes
     assert beat.skipped == 3
 
 
-async def test_who_is_always_slow_never_piles_up(monkeypatch: pytest.MonkeyPatch):
+async def test_a_caller_that_is_always_slow_never_piles_up(monkeypatch: pytest.MonkeyPatch):
     times, beat = await run(monkeypatch, 20, lambda _: 1.0, lambda _: 2.5, 0.0)
     assert times == [0.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0]
     assert beat.skipped == 2 * beat.done

@@ -268,7 +268,7 @@ async def test_a_library_alone_is_no_sign_of_cards(make, backend, slots, trouble
 
 
 @pytest.mark.parametrize("trouble", [Trouble.NO_DRIVER, Trouble.MISMATCH, Trouble.FAILED])
-async def test_a_driver_in_trouble_with_device_nodes_has_cards_whatever_is_configured(make, backend, trouble):
+async def test_a_driver_in_trouble_with_device_nodes_has_cards_with_any_configuration(make, backend, trouble):
     backend.says["open", None] = DriverError(trouble, "not well", of_driver=True)
     view = await make(backend, slots=4, nodes=("nvidia0", "nvidia1")).open()
     assert (view.kind, list(view.cards), view.driver.trouble) == ("nvidia", [0, 1], trouble)

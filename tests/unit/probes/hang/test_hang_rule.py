@@ -776,7 +776,7 @@ _RECORD = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_RECORD, max_size=25))
-def test_no_reading_whatever_breaks_it(lines: list[Line]) -> None:
+def test_no_reading_breaks_it(lines: list[Line]) -> None:
     detector = Detector()
     for change in fed(lines, detector):
         json.dumps(change.as_dict(), allow_nan=False)

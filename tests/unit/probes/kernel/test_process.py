@@ -165,7 +165,7 @@ def test_refused_pidfds_are_not_left_open():
         assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_no_descriptor_left_is_an_error_and_not_a_process_that_is_gone():
+def test_no_descriptor_left_is_an_error_and_not_an_ended_process():
     """Else a living rank would be taken for one that nobody knows the end of."""
 
     def work() -> Any:

@@ -105,7 +105,7 @@ def test_helpers_are_known_by_name_and_so_is_what_they_start(proc: ProcFolder, f
     }
 
 
-def test_what_is_run_by_hand_is_of_a_session_whatever_its_numbers_say(proc: ProcFolder, forest: Forest):
+def test_a_command_run_by_hand_is_of_a_session_with_any_numbers(proc: ProcFolder, forest: Forest):
     by_hand = {"MUSTER_EXEC_ID": "7", "RANK": "1", "LOCAL_RANK": "1"}
     proc.add(70, SUPERVISOR, 1100, name="bash", environ=by_hand)
     proc.add(71, 70, 1101, session=70, environ=by_hand)
@@ -155,7 +155,7 @@ def test_a_name_counts_from_the_exec_on(proc: ProcFolder, forest: Forest):
     assert roles(forest)[110] == ("helper", None)
 
 
-def test_who_is_re_parented_stays_what_it_was(proc: ProcFolder, forest: Forest):
+def test_a_re_parented_process_keeps_its_role(proc: ProcFolder, forest: Forest):
     proc.add(110, 100, 1100, session=100)
     proc.add(111, 110, 1101, session=111)
     assert roles(forest)[111] == ("worker", 0)
@@ -341,7 +341,7 @@ def test_few_files_are_read_where_little_happens(proc: ProcFolder):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parents=st.lists(st.integers(0, 30), min_size=1, max_size=30), seen=st.integers(0, 30))
-def test_whatever_the_order_of_coming_the_tree_is_the_same(
+def test_the_tree_is_the_same_in_every_order_of_arrival(
     tmp_path_factory: pytest.TempPathFactory, parents: list[int], seen: int
 ):
     """Processes come in two batches; each is child of an earlier one, of a rank, or of somebody else."""

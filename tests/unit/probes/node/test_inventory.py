@@ -75,7 +75,7 @@ def test_what_is_remembered_outlives_the_process():
     assert again.learn([*eight(), gpu(9, serial="S9")], "nvidia", {}, 2.0).differences[0].code is Code.CARD_NEW
 
 
-def test_a_missing_card_whatever_number_it_has_now():
+def test_a_missing_card_under_any_number():
     gone = [replace(card, index=i) for i, card in enumerate(c for c in eight() if c.index != 3)]
     assert codes(known(), gone) == {("0000:03:00.0", Code.CARD_MISSING)}
 

@@ -38,7 +38,7 @@ def test_another_line_is_another_place():
     assert ranks(process(0, thread("f (a.py:1)")), process(1, thread("f (a.py:2)"))) == [[0], [1]]
 
 
-def test_who_is_stopped_or_stuck_is_apart_from_who_waits_in_the_same_frame():
+def test_stopped_and_stuck_threads_are_apart_from_waiting_ones_in_the_same_frame():
     same = thread("f (a.py:1)")
     states = {0: "S", 1: "S", 2: "T", 3: "S", 4: "D", 5: "R"}
     assert ranks(*(process(rank, same, state=state) for rank, state in states.items())) == [[2], [4], [0, 1, 3, 5]]
@@ -97,7 +97,7 @@ def test_the_main_thread_is_known_by_its_number_then_by_its_name():
     assert grouped([process(0, other, main)])[0].lines[0] == "f (a.py:1)"
 
 
-def test_other_threads_do_not_part_who_is_at_the_same_place():
+def test_other_threads_do_not_part_ranks_at_the_same_place():
     def one(rank: int, other: str) -> ProcessStacks:
         return process(
             rank,

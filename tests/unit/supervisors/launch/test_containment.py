@@ -271,7 +271,7 @@ def test_who_belongs_to_the_job_is_asked_anew_each_time(no_cgroup):
 
 
 @pytest.mark.parametrize("adopted", [False, True])
-def test_a_job_is_gone_when_nothing_of_it_lives_and_no_sooner(no_cgroup, adopted):
+def test_a_job_has_ended_when_nothing_of_it_lives_and_no_sooner(no_cgroup, adopted):
     def work() -> Any:
         tree = plant()
         job = contain("", tree.ranks(), NONCE, adopted=adopted)
@@ -365,7 +365,7 @@ def test_orphans_of_a_dead_supervisor_are_found_by_the_nonce(no_cgroup):
         assert not any(alive(pid) for pid in tree.pids)
 
 
-def test_an_orphan_is_found_though_its_rank_is_gone(no_cgroup):
+def test_an_orphan_is_found_though_its_rank_has_ended(no_cgroup):
     with kept() as tree:
         ranks = tree.ranks()
         os.kill(tree.rank, signal.SIGKILL)
@@ -403,7 +403,7 @@ def test_without_a_takeover_only_descendants_count(no_cgroup):
 # --- cgroup -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_kernel_knows_who_is_in_the_cgroup_whatever_it_did(cgroup):
+def test_the_kernel_knows_every_process_in_the_cgroup(cgroup):
     """Nobody's descendant here, another nonce: only the cgroup tells."""
     with kept(nonce="other", cgroup=cgroup) as tree:
 

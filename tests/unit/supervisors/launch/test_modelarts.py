@@ -228,7 +228,7 @@ def test_what_is_understood_once_is_understood(asked):
 
 @given(_ASKED)
 @settings(deadline=None, max_examples=300)
-def test_whatever_is_asked_for_is_never_changed(asked):
+def test_a_value_that_was_asked_for_is_never_changed(asked):
     made = understood(asked)
     nothing = JobSpec("j", ("python", "x.py"), boot="")
     for name in JobSpec.__slots__:

@@ -192,7 +192,7 @@ def test_numbers_may_be_numbers():
         assert table_of(as_numbers(document)) == table_of(document)
 
 
-def test_tables_are_equal_whatever_their_file():
+def test_equal_tables_may_come_from_different_files():
     data = text_of(two_nodes())
     assert parse(data, "/a.json") == parse(data, "/b.json")
 
@@ -210,7 +210,7 @@ def test_a_node_is_found_by_its_address(host_ip, index):
     assert server_of(table_of(two_servers()), pod_name="job-x-77", host_ip=host_ip) == index
 
 
-def test_a_single_server_is_this_node_whatever_its_address():
+def test_a_single_server_is_this_node_with_any_address():
     table = table_of(template1(node_0=[device("0", rank_id="0")]))
     assert server_of(table, pod_name=None, host_ip="10.9.9.9") == 0
 
@@ -421,7 +421,7 @@ WITH_EVERYTHING = {
 
 
 @pytest.mark.parametrize("layout", [{}, {"indent": 2}, {"ensure_ascii": False}, {"separators": (",", ":")}])
-def test_whatever_is_missing_at_the_end_may_still_come(layout):
+def test_all_that_is_missing_at_the_end_may_still_come(layout):
     data = json.dumps(WITH_EVERYTHING, **layout).encode()
     assert parse(data, NAME) is not None
     for end in range(1, len(data)):

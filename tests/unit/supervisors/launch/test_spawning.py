@@ -296,7 +296,7 @@ def test_folders_belong_to_the_jobs_user(root):
     assert (mode_of(paths.exports), paths.workspace.stat().st_uid) == ("0o600", 0)
 
 
-def test_what_is_there_and_is_no_folder_is_given_to_nobody(root):
+def test_an_existing_file_in_place_of_a_folder_keeps_its_owner(root):
     """A job may be called as a file of muster's own is."""
     (root.log / "nursery.log").touch()
     (root.log / "link").symlink_to("/etc")

@@ -429,7 +429,7 @@ def test_attempts_are_kept_apart_in_the_same_files(desk):
     assert "attempt 1" not in desk.job_log, "which has lines that say more"
 
 
-def test_a_successor_goes_on_with_what_is_there(desk, tmp_path):
+def test_a_successor_goes_on_with_the_existing_files(desk, tmp_path):
     desk.open()
     desk.write(4, b"one\n")
     desk.drain()
@@ -518,7 +518,7 @@ def test_what_was_rotated_away_is_set_aside_with_its_log(tmp_path):
     assert (tmp_path / "log.8+").read_text() == "y"
 
 
-def test_whatever_is_left_of_an_earlier_job_is_set_aside(tmp_path):
+def test_all_that_is_left_of_an_earlier_job_is_set_aside(tmp_path):
     log, index = tmp_path / "log", tmp_path / "idx"
     record_removal(log, 0, 9, "test")  # all of it was removed
     os.utime(removed_path(log), (8, 8))

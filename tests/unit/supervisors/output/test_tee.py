@@ -190,7 +190,7 @@ def test_without_writers_there_is_nothing_to_read_and_no_end(bench, monkeypatch,
     assert bench.log.read_bytes() == b"one\ntwo\n"
 
 
-def test_a_file_that_is_there_is_gone_on_with_at_its_end(bench):
+def test_an_existing_file_is_continued_at_its_end(bench):
     bench.log.write_bytes(b"before\n")
     log = bench.open()
     bench.write(b"after\n")
@@ -798,7 +798,7 @@ def test_tail_of_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(("before", "between"), [(b"", b""), (b"line\n", b""), (b"no end", b"\n")])
-def test_a_mark_is_a_line_behind_what_is_there(bench, before, between):
+def test_a_mark_is_a_line_behind_the_existing_text(bench, before, between):
     """Between two attempts: what comes behind it is the next one's."""
     log = bench.open()
     bench.write(before or b"x")

@@ -147,7 +147,7 @@ def _waits_for_input(pid: int) -> bool:
     return Path(f"/proc/{pid}/syscall").read_text().startswith("0 0x0 ")  # read(0
 
 
-def test_one_that_never_reads_does_not_hold_the_job(start, tmp_path):
+def test_a_client_that_never_reads_does_not_hold_the_job(start, tmp_path):
     job = start(*waiting(tmp_path))
     session = job.exec("yes")
     until(lambda: Path(f"/proc/{session.pid}/stat").read_text().split()[2] == "S", "it waits for room")

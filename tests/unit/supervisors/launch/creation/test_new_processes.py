@@ -223,7 +223,7 @@ def test_folders_and_files_are_made_before_the_command(birth, tmp_path):
     ]
 
 
-def test_a_file_that_is_there_is_replaced_as_a_whole(birth, tmp_path):
+def test_an_existing_file_is_replaced_as_a_whole(birth, tmp_path):
     """A reader meanwhile (another rank) sees the old one or the new one."""
     file = tmp_path / "table.json"
     file.write_text("old and much longer")
