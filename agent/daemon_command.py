@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from muster.agent import usage_error
-from muster.agent.host import build, standard_streams
+from muster.agent.host import build
 from muster.agent.host.pid_one import is_init, leave_when_asked
 from muster.agent.link import nursery_start
 from muster.agent.link.nursery_start import Begun
@@ -68,7 +68,7 @@ def command(
     SIGTERM ends the daemon and leaves the jobs running; as PID 1 of a container it stops them first, with their grace
     (daemon.stop_jobs). SIGHUP reads the configuration again.
     """
-    standard_streams.open_closed()
+    _open_closed_streams()
     if version:
         click.echo(f"musterd {build.FULL}")
         return
@@ -93,6 +93,23 @@ def command(
     trusted = trust_environment or owner_fd is not None
     record = record and os.path.abspath(record)
     daemon_start.start(places, config_file, record, check=check_config, trusted=trusted, owner_fd=owner_fd, begun=begun)
+
+
+def _open_closed_streams() -> None:
+    """Opens /dev/null in the place of stdin, stdout and stderr, as far as they are closed: else the next file would get
+    their number, and what libraries print would go into it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            fd = os.open(os.devnull, os.O_RDWR)
+            if fd != number:
+                os.dup2(fd, number)
+                os.close(fd)
+            os.set_inheritable(number, True)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (for as long as we live)
 
 
 def _begin(places: Root, owner_fd: int) -> Begun | None:

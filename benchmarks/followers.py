@@ -52,7 +52,7 @@ async def main(address: str, job_id: str, count: int, seconds: float) -> None:
     followers = [Follower(address, job_id) for _ in range(count)]
     tasks = [asyncio.create_task(follower.follow()) for follower in followers]
     begin = time.perf_counter()
-    # In this time all must have begun to get output; whoever has not is a failure.
+    # In this time all must have begun to get output; one that has not is a failure.
     begun = [asyncio.create_task(follower.begun.wait()) for follower in followers]
     await asyncio.wait(begun, timeout=_OPEN_S)
     opened = time.perf_counter() - begin

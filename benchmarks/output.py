@@ -55,7 +55,7 @@ def run(peers: Peers) -> Iterator[Row]:
                 sample = _muster(here, expected) if side == "muster" else _peer(folder, expected, tee=side == "tee")
                 if number:  # the first round also finds the memory for the page cache
                     sides[side].append(sample)
-            order.append(order.pop(0))  # whoever comes first finds the least memory free
+            order.append(order.pop(0))  # the first measurement finds the least memory free
     megabytes = RANKS * CHUNK * CHUNKS / 1e6
     seconds = {side: median(sample.seconds for sample in samples) for side, samples in sides.items()}
     cpu = {side: median(sample.mover_cpu for sample in samples) * 1e3 for side, samples in sides.items()}

@@ -23,7 +23,7 @@ takes the first row of table 3 that holds. The evidence of a verdict names that 
 that count as `limit_rows`.
 
 Each row names a scenario of the corpus ([below](#scenarios)) in which it decides. The tests remove every row, one after
-the other: without it something else is said of its scenario.
+the other: without it the verdict of its scenario is another.
 """
 _EVIDENCE = """
 ## 1. Evidence: signs of life
@@ -55,7 +55,7 @@ These rows count where table 3 names them (*named*), or after table 3 has decide
 |---|---|---|---|---|---|---|---|
 """
 _PATTERNS = """
-## 3. Patterns: what is said
+## 3. Patterns: the verdicts
 
 The first row that holds decides. *SUSPECT, HUNG*: HUNG from the limit on, SUSPECT before. A dash: muster says nothing,
 and the verdict before stands. The confidence is that of table 2 if the row has none.

@@ -189,7 +189,7 @@ class Root:
 
     @property
     def reader_socket(self) -> Path:
-        """The daemon's second gRPC socket, for those who may look and do nothing."""
+        """The daemon's second gRPC socket, for users who may read only."""
         return self.run / "reader.sock"
 
     @property

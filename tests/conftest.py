@@ -44,7 +44,7 @@ FINAL = {
 hypothesis.settings.register_profile("muster", deadline=None)
 hypothesis.settings.load_profile("muster")
 
-# Whoever is started in the background by a script has these ignored, and with him all whom he starts.
+# A process that a script starts in the background has these ignored, and with him all whom he starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 

@@ -6,7 +6,7 @@ import click
 
 from muster.agent.cli import drills
 from muster.agent.cli.client.address import Address, pass_address
-from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.printing import as_dict, emit, emit_json, format_option
 from muster.agent.text import span, table
 
@@ -27,7 +27,7 @@ def explain(code: str, as_json: bool) -> None:
     try:
         known, found = codes.explain(code)
     except ValueError as error:
-        raise Failure(str(error), Exit.USAGE) from None
+        raise CommandFailed(str(error), Exit.USAGE) from None
     age = f"{span(found.age_s)} after the last sighting" if found.age_s else ""
     clears = {
         codes.Clears.READING: "when the next look finds it normal",

@@ -62,7 +62,7 @@ _BY_STATUS = {
 }
 
 
-class Failure(Exception):
+class CommandFailed(Exception):
     """Raised to end the command with `exit_code` after printing `message`, each line with the prefix `muster: `."""
 
     def __init__(self, message: str, exit_code: int = Exit.FAILURE) -> None:
@@ -76,7 +76,7 @@ class Failure(Exception):
             click.echo(f"muster: {clean(line)}", err=True)
 
 
-class CallFailed(Failure):
+class CallFailed(CommandFailed):
     """Raised when the daemon answered a call with an error, or did not answer.
 
     `status` is the name of the gRPC status, `reason` the stable reason of the daemon's ErrorInfo ("" when there is
@@ -109,18 +109,18 @@ class CallFailed(Failure):
         return self.status in ("UNKNOWN", "INTERNAL") and not self.reason and "stream" in self.message.lower()
 
 
-class StdoutFailed(Failure):
+class StdoutFailed(CommandFailed):
     """Raised when stdout cannot be written: its reader exited (exit code 141, as by SIGPIPE), or its disk is full."""
 
 
-class BadSpec(Failure):
+class BadSpec(CommandFailed):
     """Raised when a spec breaks the rules: one line per field, exit code 2."""
 
     def __init__(self, violations: "Sequence[Violation]") -> None:
         super().__init__("\n".join(f"{v.field}: {v.description}" for v in violations), Exit.USAGE)
 
 
-class NoDaemon(Failure):
+class NoDaemon(CommandFailed):
     """Raised when no daemon answers at its address. `why` gives the reason, which decides what a caller may do."""
 
     def __init__(self, message: str, why: "Why") -> None:
@@ -128,9 +128,9 @@ class NoDaemon(Failure):
         self.why = why
 
 
-def not_started(number: int) -> Failure:
+def not_started(number: int) -> CommandFailed:
     """The error for a job that a signal stopped before it existed."""
-    return Failure(f"{end_signals.name(number)}: stopped before the job started", 128 + number)
+    return CommandFailed(f"{end_signals.name(number)}: stopped before the job started", 128 + number)
 
 
 class Why(enum.Enum):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.printing import note
 
 #: A file's content, or the target of a link.
@@ -29,7 +29,7 @@ class _Record(msgspec.Struct):
 
 @contextmanager
 def alone(record: Path) -> Iterator["Installed"]:
-    """The installed files, locked against other commands. Raises Failure if another command has the lock, OSError."""
+    """The installed files, locked against other commands. Raises CommandFailed if another has the lock, OSError."""
     folder = record.parent
     folder.mkdir(parents=True, exist_ok=True)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -37,7 +37,7 @@ def alone(record: Path) -> Iterator["Installed"]:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield Installed(record)
     except BlockingIOError:
-        raise Failure(
+        raise CommandFailed(
             f"{folder}: another `muster service` command is running: wait for its end", Exit.REFUSED
         ) from None
     finally:
@@ -50,7 +50,7 @@ class Installed:
     """The files in the record. Each change can be undone until the command ends."""
 
     def __init__(self, record: Path) -> None:
-        """Raises Failure if the record cannot be read."""
+        """Raises CommandFailed if the record cannot be read."""
         self._record = record
         self._before: list[tuple[Path, Content | None]] = []
         try:
@@ -59,7 +59,7 @@ class Installed:
         except FileNotFoundError:
             self._ours = {}
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Failure(
+            raise CommandFailed(
                 f"cannot read {record}, the record of installed files: {error}: remove it; muster then leaves the "
                 "installed files alone, as files of others"
             ) from None

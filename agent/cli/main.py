@@ -11,7 +11,7 @@ import click
 
 from muster.agent import usage_error
 from muster.agent.cli.client.address import address_options
-from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.printing import keep_descriptors, note
 from muster.agent.host import build
 from muster.agent.host.pid_one import is_init, leave_when_asked
@@ -84,7 +84,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line (default: this process') and returns its exit code. Errors are on stderr."""
     try:
         code = cli.main(args=arguments, prog_name="muster", standalone_mode=False)
-    except Failure as failure:
+    except CommandFailed as failure:
         failure.show()
         return failure.exit_code
     except click.ClickException as error:

@@ -3,7 +3,7 @@
 import threading
 
 from muster.agent.cli.client.calls import DaemonConnection, Patience
-from muster.agent.cli.exits import CallFailed, Failure, NoDaemon
+from muster.agent.cli.exits import CallFailed, CommandFailed, NoDaemon
 from muster.agent.cli.printing import note
 from muster.v1 import event_pb2, job_pb2
 
@@ -59,9 +59,9 @@ class Progress:
             except (CallFailed, NoDaemon) as failure:
                 try:
                     patience.wait_or_raise(failure)
-                except Failure:
+                except CommandFailed:
                     return  # the reader of the output has the same error, and reports it
-            except (Failure, ValueError):
+            except (CommandFailed, ValueError):
                 return  # the same; ValueError: the channel was closed because the command is over
 
     def _tell(self, event: event_pb2.Event) -> bool:

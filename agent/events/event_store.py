@@ -30,6 +30,7 @@ from muster.agent.host.state_folder import DEGRADES, event_epoch, new_epoch
 from muster.probes.kernel import process
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.spec import Violation
+from muster.supervisors.system.atomic_file import sync_folder
 
 #: By how much the numbers of another boot are ahead.
 BOOT_GAP = 1 << 20
@@ -326,7 +327,7 @@ class EventStore:
         self._segments.append(segment)
         try:
             await self._threads.run(os.fdatasync, before)
-            await self._threads.run(state_file.sync_folder, self._folder)
+            await self._threads.run(sync_folder, self._folder)
         finally:
             os.close(before)
 
@@ -378,7 +379,7 @@ def _open(folder: Path, boot: str, write: bool) -> _Read:
     if not found or marks.boot != boot:
         found.append(segments.create(folder, number))
     if marks.boot != boot:
-        state_file.sync_folder(folder)
+        sync_folder(folder)
         marks.boot = boot
         state_file.write(folder / "marks", marks)
     os.close(os.open(found[-1].path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW))

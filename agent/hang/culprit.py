@@ -1,4 +1,4 @@
-"""The sentence that names who is to blame for a hang."""
+"""The sentence that names the rank to blame for a hang."""
 
 import time
 from collections.abc import Mapping

@@ -16,6 +16,7 @@ import structlog
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.stacks import ProcessStacks
 from muster.supervisors.system import trust
+from muster.supervisors.system.atomic_file import replace_file
 
 #: The occasion of a request. The caller names any other occasion.
 REQUEST = "request"
@@ -51,16 +52,8 @@ def write(folder: Path, taken: JobStacks) -> Path:
     """Stores these, and removes surplus ones. Raises OSError, and leaves nothing behind."""
     there = dict(_files(folder))
     path = folder / f"stacks-{max(there, default=0) + 1}.json"
-    temporary = folder / f".{path.name}.new"
-    # It describes the program of another user: readable for the daemon's user only, whatever the umask is.
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with open(fd, "wb") as file:
-            file.write(encoded(taken))
-        temporary.rename(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    # It describes the program of another user: readable for the daemon's user only.
+    replace_file(path, encoded(taken))
     _thin(folder)
     return path
 

@@ -1,4 +1,4 @@
-"""What the communication library of a suspected job says: who is inside a collective, and who did not come.
+"""What the communication library of a suspected job says: ranks inside a collective, and ranks that did not come.
 
 Nothing is asked of a job that is not suspected anyway: an answer of NCCL's RAS has crashed jobs (versions before 2.29.2
 are not asked), and each dump of the flight recorder costs the job a moment.

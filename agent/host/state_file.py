@@ -5,7 +5,6 @@ time: it is written soon after a change, and what could not be read or written i
 """
 
 import functools
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from muster.agent.errors import NoRoom, StartupError
 from muster.probes.calls import watched
 from muster.supervisors.supervision_errors import remedy
 from muster.supervisors.system import trust
+from muster.supervisors.system.atomic_file import replace_file
 
 #: Seconds that somebody waits for a write, and that the end of the daemon waits for the last one.
 WAIT_S = 10.0
@@ -68,29 +68,7 @@ def write(path: Path, value: Any, *, indent: int = 0, synced: bool = True) -> No
 
 def write_text(path: Path, text: str, *, synced: bool = True) -> None:
     """As `write`, of a file that is no JSON."""
-    temporary = path.with_name(f".{path.name}.new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with open(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            if synced:
-                file.flush()
-                os.fsync(fd)
-        temporary.rename(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    if synced:
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Puts names of a folder onto the disk. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    replace_file(path, text.encode(), synced=synced)
 
 
 def set_aside(path: Path) -> Path:

@@ -139,7 +139,7 @@ def writable_for_job(jobs: Path, ranks: int) -> None:
 
 def digest_key(state: Path) -> bytes:
     """The key of the digests of specs, made once, so that an equal spec has an equal digest for as long as this
-    folder is there. If it cannot be written: for the life of this daemon."""
+    folder exists. If it cannot be written: for the life of this daemon."""
     path = state / "digest.key"
     with contextlib.suppress(OSError, ValueError):
         key = bytes.fromhex(trust.read(path).decode("ascii"))

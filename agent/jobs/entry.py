@@ -57,7 +57,7 @@ class Entry:
     #: Records behind these that the supervisor has told of, but cannot write: the disk refuses them.
     owed: list[Record] = field(default_factory=list)
     checked: Record | None = None
-    #: What the open gaps have lost by now, by rank: since when, bytes. The supervisor tells it; the journal is told
+    #: What the open gaps have lost by now, by rank: since when, bytes. The supervisor tells it; the journal gets it
     #: more rarely.
     lost_now: dict[int, tuple[float, int]] = field(default_factory=dict)
     #: Which reading of which journal this is: the number of no other one.

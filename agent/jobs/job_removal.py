@@ -11,7 +11,6 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.errors import JobAlive, JobNotEnded, NoRoom
-from muster.agent.host.state_file import sync_folder
 from muster.agent.jobs import job_folder, log_ownership
 from muster.agent.jobs.damaged import forced_removal
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
@@ -23,6 +22,7 @@ from muster.agent.jobs.live.job_tasks import JobTasks
 from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.paths import Root
 from muster.supervisors.system import lock as job_lock
+from muster.supervisors.system.atomic_file import sync_folder
 
 #: A supervisor has so many seconds to exit after its job's end; then the folder is removed.
 LEAVE_S = 6.0

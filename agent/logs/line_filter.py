@@ -45,7 +45,7 @@ class LineFilter:
 
 def _lacks(text: bytes, key: bytes, end: int) -> bool:
     """Whether one byte of `key` is nowhere in `text[:end]`: that is found out ten times as fast as that `key` is not,
-    and at once for a byte that is there."""
+    and at once for a byte that occurs."""
     return any(text.find(byte, 0, end) < 0 for byte in dict.fromkeys(key[:_TRIED]))
 
 

@@ -33,7 +33,7 @@ class _SearchedLog:
     position: int
     told: int
     limit: int = 0
-    #: Nothing is written behind `limit` any more: what is there without a newline is a line.
+    #: Nothing is written behind `limit` any more: the rest without a newline is a line.
     final: bool = False
     #: Whether the line over MAX_LINE in which `position` is is wanted; None: at the beginning of a line.
     inside: bool | None = None

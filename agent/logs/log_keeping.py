@@ -1,7 +1,6 @@
-"""Keeps the log folder: removes files, compresses rotated segments, passes files to a program, and writes worker logs.
-If any of that hangs or fails, the daemon and its jobs go on without it."""
+"""Keeps the log folder: removes files, compresses rotated segments, passes files to a program, and writes worker logs
+(`log_completion`). If any of that hangs or fails, the daemon and its jobs go on without it."""
 
-import contextlib
 import functools
 import math
 import os
@@ -13,13 +12,11 @@ from typing import TypeVar
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
-from muster.agent import threads
 from muster.agent.changes import Changes
 from muster.agent.config.schema import Config
-from muster.agent.errors import CursorTooOld, InvalidRequest, JobNotFound
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.host.log_folder import folder as known_folder
 from muster.agent.host.operator_program import ENV, LINGER_S
@@ -29,10 +26,10 @@ from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.log_ownership import Files, Owner
 from muster.agent.jobs.registry import Registry
-from muster.agent.logs import log_compress, log_keeping_rule, log_upload, log_worker
+from muster.agent.logs import log_compress, log_keeping_rule
+from muster.agent.logs.log_completion import LogCompletion
 from muster.agent.logs.log_keeping_rule import Caps, Disk, Kept
 from muster.agent.logs.log_upload import Uploads
-from muster.agent.logs.log_worker import WorkerLog
 from muster.probes.calls import watched
 from muster.probes.calls.script import Script
 from muster.probes.checks.result import one_line
@@ -41,23 +38,16 @@ from muster.supervisors.model.settings_file import LogSettings, SupervisorSettin
 from muster.supervisors.model.settings_file import write as write_settings
 from muster.supervisors.output import gzip_members, log_segments, rotation
 from muster.supervisors.paths import Root
-from muster.supervisors.system import lock
 
-#: Seconds between two looks at the log folder; between two looks at the jobs without news; limit of a look or removal.
-LOOK_S, JOBS_S, SLOW_S = 60.0, 5.0, 600.0
+#: Seconds between two looks at the log folder; limit of a look or removal.
+LOOK_S, SLOW_S = 60.0, 600.0
 #: Seconds until a retry of settings that could not be written.
 SETTLE_AGAIN_S = 5.0
 _SETTLE = "write settings"
-#: The least number of seconds between two looks at the jobs.
-REST_S = 0.5
 #: A segment that could not be compressed is left alone for so many seconds.
 AGAIN_S = 3600.0
-#: How many folders of ended jobs one thread hop reads.
-ROWS_AT_ONCE = 250
 #: How many jobs' files one look at the folder lists for removal.
 REMOVE_AT_ONCE = 250
-#: Threads for worker logs.
-_THREADS = 2
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -98,17 +88,8 @@ class LogKeeping:
         self._registry = registry
         self._clock = clock
         self.uploads = Uploads(root, settings, events, registry, self._is_compressing, self._compress_on)
-        self._threads = threads.Pool(_THREADS)
-        self._group: TaskGroup | None = None
+        self._completion = LogCompletion(root, settings, events, registry, self.uploads)
         self._told = Changes()
-        self._workers: dict[str, WorkerLog] = {}
-        #: Jobs that have not ended, or have just ended, whose worker log is being written or was written.
-        self._written: set[tuple[str, float]] = set()
-        self._just_ended: dict[str, Entry] = {}
-        #: Ended jobs whose files will be passed on once they are complete.
-        self._incomplete: dict[str, Ended] = {}
-        #: Whether all ended jobs were searched for worker logs to write, and for files to pass on.
-        self._resumed = self._offered = False
         self._plain: list[tuple[str, Path]] = []
         self._some_plain = Changes()
         self._compressing = ""
@@ -120,8 +101,7 @@ class LogKeeping:
     @property
     def trouble(self) -> list[str]:
         """Sentences for an operator."""
-        workers = [worker.trouble for worker in self._workers.values() if worker.trouble]
-        return [*self._troubles.values(), *self.uploads.trouble, *workers[:3]]
+        return [*self._troubles.values(), *self.uploads.trouble, *self._completion.trouble]
 
     def reload(self) -> None:
         """Looks at once: the configuration may have changed."""
@@ -130,12 +110,12 @@ class LogKeeping:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keeps the folder until cancelled."""
         await self._settle()
-        self._registry.ended.on_ended.append(self._ended)
-        self._registry.ended.on_removed.append(self._removed)
-        async with anyio.create_task_group() as self._group:
-            self._group.start_soon(self.uploads.run)
-            self._group.start_soon(self._follow_jobs)
-            self._group.start_soon(self._compress)
+        self._registry.ended.on_ended.append(self._completion.ended)
+        self._registry.ended.on_removed.append(self._completion.removed)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.uploads.run)
+            tasks.start_soon(self._completion.run)
+            tasks.start_soon(self._compress)
             task_status.started()
             await self._registry.ended.indexed.wait()  # until then, a file of an unknown job has no owner
             while True:
@@ -163,109 +143,13 @@ class LogKeeping:
         write = functools.partial(write_settings, self._root.settings, settings)
         await self._apart(_SETTLE, write, folder=self._root.state)
 
-    # --- jobs that begin and end --------------------------------------------------------------------------------------
-
-    async def _follow_jobs(self) -> None:
-        while True:
-            cursor = self._events.newest_cursor()
-            if self._style() != "off":
-                self._write_workers([*self._registry.live(), *self._just_ended.values()])
-                self._just_ended.clear()
-                await self._resume_workers()
-            else:
-                self._resumed = False
-                self._just_ended.clear()
-            await self._offer()
-            try:
-                with anyio.move_on_after(JOBS_S):
-                    await self._events.wait_beyond(cursor)
-            except (CursorTooOld, InvalidRequest):
-                pass
-            await anyio.sleep(REST_S)
-
-    def _ended(self, entry: Entry) -> None:
-        """A job has just ended."""
-        self._just_ended[entry.job_id] = entry
-        if (row := self._registry.ended.row(entry.job_id)) is not None:
-            self._incomplete[row.job_id] = row
-
-    def _removed(self, job_id: str) -> None:
-        """The job's record was removed."""
-        self._incomplete.pop(job_id, None)
-        self.uploads.forget(job_id)
-
-    def _write_workers(self, entries: Iterable[Entry]) -> None:
-        assert self._group is not None
-        for entry in entries:
-            if _key(entry) not in self._written and not entry.damaged:
-                self._written.add(_key(entry))
-                worker = self._workers[entry.job_id] = WorkerLog(self._root, entry, self._style, self._threads)
-                self._group.start_soon(self._write_worker, entry, worker, name=f"worker log {entry.job_id}")
-
-    async def _resume_workers(self) -> None:
-        """Writes, once, the worker logs of jobs that ended while no daemon ran."""
-        if self._resumed or not self._registry.ended.indexed.is_set():
-            return
-        self._resumed = True
-        for row in await self._sought(log_worker.unfinished):
-            with contextlib.suppress(JobNotFound):
-                self._write_workers([await self._registry.get(row.job_id)])
-
-    async def _offer(self) -> None:
-        """Passes the files of ended jobs on as soon as they are complete."""
-        if not self._settings().logs.upload:
-            self._offered = False
-            self._incomplete.clear()
-            return
-        if not self._offered and self._registry.ended.indexed.is_set():
-            self._offered = True
-            self._incomplete |= {row.job_id: row for row in await self._sought(log_upload.waiting)}
-        for row in list(self._incomplete.values()):
-            if self._complete(row):
-                del self._incomplete[row.job_id]
-                self.uploads.ended(row)
-
-    async def _sought(self, seek: Callable[[Root, list[Ended]], list[Ended]]) -> list[Ended]:
-        """The ended jobs that `seek` finds, in a thread, without jobs that were removed meanwhile."""
-        rows, found = list(self._registry.ended.rows()), []
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            some = rows[start : start + ROWS_AT_ONCE]
-            found += await self._threads.run(seek, self._root, some)
-        return [row for row in found if self._registry.ended.row(row.job_id) is row]
-
-    async def _write_worker(self, entry: Entry, worker: WorkerLog) -> None:
-        done = False
-        try:
-            done = await worker.run()
-        except Exception as error:  # a bug here must not end the daemon
-            _log.exception("logs.worker_defect", job=entry.job_id)
-            self._troubles["worker"] = f"logs: worker log of job {entry.job_id}: internal error: {error!r}"
-            done = True
-        finally:
-            if self._workers.get(entry.job_id) is worker:
-                del self._workers[entry.job_id]
-            if not done or entry.job.state.final:
-                self._written.discard(_key(entry))
-        await self._offer()
-
-    def _style(self) -> str:
-        return self._settings().logs.worker_log
-
-    def _complete(self, job: Entry | Ended) -> bool:
-        """Whether the files of a job no longer grow."""
-        if not job.state.final or job.job_id in self._workers:
-            return False
-        if self._style() != "off" and (not self._resumed or job.job_id in self._just_ended):
-            return False
-        return not (job.damaged and lock.holder(self._root.job(job.job_id).lock))
-
     def _is_compressing(self, job_id: str) -> bool:
         return self._compressing == job_id
 
     def may_go(self, row: Ended) -> bool:
         """Whether the record of an ended job is no longer needed here."""
         logs = self._settings().logs
-        if self._compressing == row.job_id or self.uploads.busy(row.job_id) or not self._complete(row):
+        if self._compressing == row.job_id or self.uploads.busy(row.job_id) or not self._completion.complete(row):
             return False
         return row.uploaded or not logs.upload
 
@@ -321,7 +205,7 @@ class LogKeeping:
             return Kept(files.name, files.changed, files.bytes, busy, orphan=True)
         ended_at = (isinstance(job, Ended) and job.ended_at) or files.changed
         uploaded = isinstance(job, Ended) and job.uploaded
-        return Kept(files.name, ended_at, files.bytes, busy or not self._complete(job), uploaded)
+        return Kept(files.name, ended_at, files.bytes, busy or not self._completion.complete(job), uploaded)
 
     async def _remove(self, files: Files, job: Entry | Ended | None, why: str) -> None:
         # This blocks a new job with this id and a deletion; changes before that are seen here.
@@ -405,10 +289,6 @@ class LogKeeping:
         self._left[path] = time.monotonic() + AGAIN_S
         self._troubles["compress"] = f"logs: compress: {said or f'{path}: ended with code {code}'}"
         _log.warning("logs.not_compressed", path=str(path), code=code, error=said)
-
-
-def _key(entry: Entry) -> tuple[str, float]:
-    return entry.job_id, entry.job.accepted_at
 
 
 def _owners(jobs: Iterable[Entry | Ended]) -> dict[str, Owner]:

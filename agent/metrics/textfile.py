@@ -1,7 +1,6 @@
 """The page as a file for node_exporter's textfile collector, instead of a port."""
 
 import contextlib
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import anyio
 import structlog
 
 from muster.agent import threads
+from muster.supervisors.system.atomic_file import replace_file
 
 #: World-readable: node_exporter runs as a user of its own.
 MODE = 0o644
@@ -45,7 +45,7 @@ class Textfile:
         try:
             page = await self._show()
             with anyio.fail_after(WRITE_S):
-                await self._threads.run(replace_file, self._path, page)
+                await self._threads.run(replace_file, self._path, page, MODE)
         except TimeoutError:
             self._failed("the disk does not answer")
         except OSError as error:
@@ -61,21 +61,6 @@ class Textfile:
         if text != self.trouble:
             _log.warning("metrics.not_written", path=str(self._path), error=why)
         self.trouble = text
-
-
-def replace_file(path: Path, page: bytes) -> None:
-    """Replaces the file atomically, without sync: after a crash it is stale anyway."""
-    # A name that the collector does not look at.
-    temporary = path.with_name(f".{path.name}.new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
-    try:
-        with open(fd, "wb") as file:
-            os.fchmod(fd, MODE)  # the mode is independent of the umask
-            file.write(page)
-        temporary.rename(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _remove(path: Path) -> None:

@@ -24,6 +24,7 @@ from muster.agent.node.condition_rules import of_presence
 from muster.agent.node.conditions import Condition, Moment, clock
 from muster.agent.node.node_file import Fault
 from muster.probes.checks.result import Status
+from muster.supervisors.system.atomic_file import replace_file
 
 #: A fatal event counts for so many seconds.
 FAULT_S = 3600.0
@@ -128,15 +129,3 @@ class FaultsFile:
                 _log.warning("faults_file.unwritten", path=str(self._path), error=str(error))
                 self._dirty.tell()
                 await anyio.sleep(_RETRY_S)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Replaces this file by a new one. Blocks. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.touch(0o600)
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

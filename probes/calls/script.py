@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 
 from muster.probes.calls import children
+from muster.probes.kernel import open_files
 from muster.probes.kernel.dataclass import dataclass
 
 #: In bytes: what is kept of each of stdout and stderr unless somebody wants more, and how much is read and thrown away
@@ -150,7 +151,7 @@ def _usual_priority() -> Iterator[None]:
 def _inheritable() -> list[int]:
     """Descriptors that would leak into a script: not Python's own, but those of libraries and of our parent."""
     found = []
-    for fd in map(int, os.listdir("/proc/self/fd")):
+    for fd in open_files.numbers():
         try:
             if fd > 2 and os.get_inheritable(fd):
                 found.append(fd)

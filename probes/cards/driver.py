@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 __all__ = ["Driver", "DriverSettings", "Seen", "Sick", "View", "What"]
 
-#: So often, in seconds, a driver that is gone is looked for; and cards are on a host that has none. A driver that
-#: answers for no card at all is opened anew, at first as often as one that is gone, then more and more rarely.
+#: So often, in seconds, a missing driver is looked for; and cards are on a host that has none. A driver that
+#: answers for no card at all is opened anew, at first as often as a missing one, then more and more rarely.
 REOPEN_S, LOOK_S, RAREST_S = 5.0, 30.0, 60.0
 #: ... and a caller that needs cards right now waits no longer than this, in seconds.
 _SOON_S = 0.5
@@ -196,7 +196,7 @@ class Driver:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     async def _mend(self, limit_s: float) -> None:
-        """Opens a driver that is gone, one that answers for no card at all, and one that may have come to a host
+        """Opens a missing driver, one that answers for no card at all, and one that may have come to a host
         without cards."""
         view = self._view
         if view.kind == SLOT and view.driver is None:

@@ -36,7 +36,7 @@ class Finder:
         self._slots = NoCards(slots)
         self._dev = dev
         self._open: Backend | None = None
-        #: The kind of cards that there were once: that they are gone is no reason to take this for a host without any.
+        #: The kind of cards that there were once: their absence is no reason to take this for a host without any.
         self._had = SLOT
         #: Kind of the driver that is being opened.
         self.trying = SLOT

@@ -8,8 +8,8 @@ import anyio
 
 from muster.probes.cards.accelerator import Backend, CardEvent, DriverError, Trouble
 
-#: In seconds: so long one call waits, which is as long as a close takes; so long nothing is said where nothing happens;
-#: and the pause after a driver did not let us wait, and has nothing to wait for.
+#: In seconds: so long one call waits, which is as long as a close takes; so long a quiet driver reports
+#: nothing; and the pause after a driver did not let us wait, and has nothing to wait for.
 _WAIT_S, _QUIET_S, _FAILED_S, _NOT_TOLD_S = 0.5, 60.0, 5.0, 60.0
 #: muster drops events that were not fetched, oldest first.
 _KEPT = 4096

@@ -14,7 +14,7 @@ from muster.probes.hang.verdicts import Change
 #: No record of a node is longer: a line beyond this is none. (8 ranks with 1,000 processes make 300 KB.)
 MAX_LINE = 16 << 20
 
-#: Is told the number (from 1) of each line that is no record, and why.
+#: Takes the number (from 1) of each line that is no record, and why.
 Bad = Callable[[int, str], None]
 
 

@@ -1,4 +1,4 @@
-"""ModelArts' two stages and nothing else, for comparison and for those who want it.
+"""ModelArts' two stages and nothing else, for comparison, and for sites that want it.
 
 As long as the IO of any process of the job changes from one period to the next, the job is alive. When the IO of none
 has changed for several periods, the utilization of its cards over a window decides: if neither its variance nor its

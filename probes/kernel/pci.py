@@ -101,7 +101,7 @@ def cpus(bus_id: str, sysfs: Path = SYSFS) -> tuple[int, ...]:
 
 
 def link(bus_id: str, sysfs: Path = SYSFS) -> Link:
-    """The device's link. A device that fell off the bus has one of width 0, or 63, which is told as None."""
+    """The device's link. A device that fell off the bus has one of width 0, or 63, which is returned as None."""
     return Link(
         _width(_read(bus_id, "current_link_width", sysfs)),
         _width(_read(bus_id, "max_link_width", sysfs)),

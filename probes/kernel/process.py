@@ -56,7 +56,7 @@ def peer(connection: "socket.socket") -> tuple[int, int]:
 
 @functools.cache
 def boot_id() -> str:
-    """Random at each boot: processes of another boot are gone. Read once: a nursery's supervisors know it."""
+    """Random at each boot: processes of another boot have ended. Read once: a nursery's supervisors know it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

@@ -2,11 +2,11 @@
 (proc_net_tcp in the kernel's documentation). All of it blocks."""
 
 import ipaddress
-import os
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from muster.probes.kernel import open_files
 from muster.probes.kernel.dataclass import dataclass
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -61,13 +61,12 @@ def holder(
     wanted, hidden = f"socket:[{inode}]", False
     for pid in pids:
         try:
-            with os.scandir(f"{proc}/{pid}/fd") as entries:
-                for entry in entries:
-                    try:
-                        if os.readlink(entry.path) == wanted:
-                            return pid
-                    except FileNotFoundError:
-                        pass  # closed meanwhile
+            for number in open_files.numbers(pid, proc):
+                try:
+                    if open_files.target(pid, number, proc) == wanted:
+                        return pid
+                except FileNotFoundError:
+                    pass  # closed meanwhile
         except PermissionError:
             hidden = True
         except OSError:

@@ -62,7 +62,7 @@ async def zombies(look: Look) -> list[CheckResult]:
 
 
 def judge_zombies(count: int, parents: Sequence[tuple[int, str, int]], most: int) -> CheckResult:
-    """`parents`: pid, name and number of zombies of those who have the most."""
+    """`parents`: pid, name and number of zombies of the processes with the most."""
     say, observed, threshold = About(ZOMBIES.item), f"{count} zombies", f"at most {most}"
     if not most or count <= most:
         return say.ok(f"{count} processes have ended but were not reaped", observed, threshold)

@@ -175,7 +175,7 @@ class Inventory:
     def accept(
         self, code: Code, device: str, shown: Mapping[int, Card], kind: str, slots: Mapping[str, str], now: float
     ) -> None:
-        """Takes a finding (`code` of `device`) for how the node is to be: forgets what is gone, takes over what is
+        """Takes a finding (`code` of `device`) for how the node is to be: forgets what was removed, takes over what is
         shown, passes over a device that the driver does not show. Nothing where that is not so any more. `shown` and
         `kind` are the driver's, `now` in epoch seconds."""
         found = self.compare(shown.values(), kind, slots)

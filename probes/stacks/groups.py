@@ -65,7 +65,7 @@ def telling(process: ProcessStacks) -> PythonThread | None:
 
 
 def main_thread(process: ProcessStacks) -> PythonThread | None:
-    """None: no Python, or all its threads are gone."""
+    """None: no Python, or all its threads have ended."""
     for thread in process.python:
         if thread.tid == process.pid:
             return thread

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from muster.probes.calls.script import Script, ScriptEnd
+from muster.probes.kernel import endings
 from muster.probes.kernel.dataclass import dataclass
 
 #: Bytes of its output that are looked at: about 8000 frames.
@@ -85,9 +86,7 @@ def judge(ended: ScriptEnd) -> Dump:
         return Dump(DumpOutcome.GONE, text=text)
     if "failed to find python version" in lower or "failed to find a python interpreter" in lower:
         return Dump(DumpOutcome.NOT_PYTHON, text=text)
-    if ended.returncode < 0:
-        text = text or f"it was ended by signal {-ended.returncode}"
-    return Dump(DumpOutcome.FAILED, text=text or f"it ended with {ended.returncode}")
+    return Dump(DumpOutcome.FAILED, text=text or f"it {endings.describe_code(ended.returncode)}")
 
 
 def parse(text: str) -> tuple[DumpedThread, ...]:

@@ -1,4 +1,4 @@
-"""Who is to blame for a hang: the ranks that are elsewhere than their peers."""
+"""The ranks to blame for a hang: those that are elsewhere than their peers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

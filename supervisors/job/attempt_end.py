@@ -57,7 +57,7 @@ class AttemptEnd:
         return True
 
     def conclude(self) -> None:
-        """All processes of the attempt are gone."""
+        """All processes of the attempt have exited."""
         self._escalation.take_order()
         if self._output.unopened:
             try:

@@ -113,8 +113,8 @@ class Gang:
                 self._again.set(AGAIN_S, self._remains.look)
 
     def _settle(self) -> None:
-        """Writes what is owed to the journal, each second. Whoever has written it: then those are waited for whose ends
-        it tells."""
+        """Writes owed records to the journal, each second. Once they are written, here or by a commit, this reaps the
+        processes whose ends they record."""
         owed = self._owed or self._ledger.owes
         if self._ledger.owes and not self._settle_again.is_set:
             try:

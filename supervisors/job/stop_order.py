@@ -9,7 +9,6 @@ ends: so it knows every signal that a rank was sent. The next daemon continues t
 import contextlib
 import errno
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.states import Kind, StopCause
 from muster.supervisors.system import trust
+from muster.supervisors.system.atomic_file import replace_file
 
 #: Two stops that would send SIGKILL at times no further apart are the same one, said twice; in seconds.
 SAME_S = 0.1
@@ -78,16 +78,7 @@ def unrecorded(job: Job, sent: tuple[str, ...]) -> tuple[str, ...]:
 def write(path: Path, order: StopOrder) -> None:
     """Replaces an earlier order. Raises OSError."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with open(fd, "w", encoding="utf-8") as file:
-            json.dump(asdict(order), file)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    replace_file(path, json.dumps(asdict(order)).encode())
 
 
 def read(path: Path, nonce: str, begins: bool = False) -> StopOrder | None:

@@ -1,4 +1,4 @@
-"""What a process is given at its start, and what is told of one that never became a rank.
+"""What a process is given at its start, and the line about one that never became a rank.
 
 All processes of a gang wait at one gate, a pipe. The supervisor first writes their pids into the journal and then opens
 the gate for all by one write. If it dies before that, the processes see the end of the pipe, note it in the `unborn`

@@ -53,12 +53,12 @@ class Containment:
         self._adopted, self._empty_scans = False, 0
 
     def gone(self, *, kept: bool = False) -> bool:
-        """Whether nothing of the job lives, by those who know. `kept`: children of ours that have ended are not waited
-        for yet, and say nothing. An empty scan of /proc proves nothing: a process that
-        forks and exits can be missed by it for ever.
+        """Whether nothing of the job lives, by the cgroup or a scan. `kept`: children of ours that have ended
+        are not waited for yet, and say nothing. An empty scan of /proc proves nothing: a process that forks and exits
+        can be missed by it for ever.
 
         The cgroup counts its processes; a subreaper without children has no descendants. After a takeover
-        without a cgroup that can be read a scan proves something if no process was made meanwhile: whoever lived was
+        without a cgroup that can be read a scan proves something if no process was made meanwhile: what lived was
         listed, and did not pass its place on to a child. Where processes are made all the time, many empty scans must
         do.
         """

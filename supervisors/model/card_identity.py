@@ -20,7 +20,7 @@ class CardsNow:
     that (agent/jobs/cards/cards_now.py) and keeps it in `JobPaths.cards_now`; the supervisor reads it before each
     attempt.
 
-    `uuids`: of which cards this is said; `words`: as `Job.card_visible`, for each card; `nodes`: as `Job.card_nodes`;
+    `uuids`: the cards that this describes; `words`: as `Job.card_visible`, for each card; `nodes`: as `Job.card_nodes`;
     `missing`: UUIDs of cards that the driver does not list any more.
     """
 

@@ -134,7 +134,7 @@ class Job:
     master_port: int = 0
     node_rank: int = 0
     node_count: int = 1
-    #: Ranks of this node and of all nodes, by whomever they are made; cards that the job holds, by index.
+    #: Ranks of this node and of all nodes, by muster or a launcher; cards that the job holds, by index.
     local_ranks: int = 0
     world_size: int = 0
     cards: tuple[int, ...] = ()

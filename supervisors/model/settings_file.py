@@ -7,9 +7,7 @@ The daemon writes it at its start and whenever it reads its configuration again 
 that a new setting applies to running jobs, also while no daemon runs.
 """
 
-import contextlib
 import json
-import os
 import time
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.system import trust
+from muster.supervisors.system.atomic_file import replace_file
 
 #: Seconds between two looks at the file.
 LOOK_S = 1.0
@@ -66,16 +65,7 @@ class SettingsFile:
 
 def write(path: Path, settings: SupervisorSettings) -> None:
     """Replaces the file as a whole. Raises OSError, which names the file."""
-    new = path.with_name(f".{path.name}.new")
-    try:
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with open(fd, "w") as file:
-            json.dump(asdict(settings), file)
-        new.rename(path)
-    except OSError as error:  # a write to a descriptor knows no name
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    replace_file(path, json.dumps(asdict(settings)).encode())
 
 
 def _read(path: Path) -> SupervisorSettings:

@@ -215,7 +215,7 @@ class JobSpec:
 
     @property
     def local_ranks(self) -> int:
-        """Ranks on this node, by whomever they are made. Of a job whose rank table says it: 1, see `counted`."""
+        """Ranks on this node, made by muster or a launcher. Of a job whose rank table says it: 1, see `counted`."""
         return len(self.card_indices) or self.card_count or self.ranks or 1
 
     @property

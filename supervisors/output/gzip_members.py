@@ -46,12 +46,12 @@ def unpack(path: Path, offset: int, count: int, size: int) -> bytes:
 
 
 def held() -> tuple[int, int]:
-    """How many members, and blocks of members, are held inflated for those who read."""
+    """How many members, and blocks of members, are held inflated for readers."""
     return _member.cache_info().currsize, _block.cache_info().currsize
 
 
 def forget() -> None:
-    """Gives back what was inflated for those who read. Who still does inflates it again."""
+    """Gives back what was inflated for readers. One that goes on inflates it again."""
     _block.cache_clear()
     _member.cache_clear()
 

@@ -220,7 +220,7 @@ class Sessions:
 
 
 def _give_memory_back() -> None:
-    """What malloc(3) keeps of buffers that are gone; a C library other than glibc has no such call."""
+    """What malloc(3) keeps of freed buffers; a C library other than glibc has no such call."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -1,5 +1,5 @@
 """How supervisors use the kernel. No module here knows the state of a job.
 
 Processes: `ladder` (signals), `subreaper`, `urgency`, `oom`, `owner_pipe`. Containers of processes: `cgroups`, `scope`.
-Descriptors: `descriptors`, `spare`. Files: `lock`, `trust`. `loop` is the event loop of supervisors and nursery.
+Descriptors: `descriptors`, `spare`. Files: `atomic_file`, `lock`, `trust`. `loop` is the event loop of all of them.
 """

@@ -5,6 +5,8 @@ import contextlib
 import os
 import resource
 
+from muster.probes.kernel import open_files
+
 #: The soft limit that this process was started with, and the hard one; None until it was raised.
 _given: int | None = None
 _hard: int | None = None
@@ -63,7 +65,7 @@ def limit_for_ranks() -> tuple[int, int] | None:
 
 def close_all_but(kept: set[int]) -> None:
     """Closes every open descriptor that is not named. It lists the open ones: the limit may be a billion."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in kept:
+    for number in open_files.numbers():
+        if number not in kept:
             with contextlib.suppress(OSError):  # the listing's own
-                os.close(int(name))
+                os.close(number)

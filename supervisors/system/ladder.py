@@ -18,7 +18,7 @@ from muster.supervisors.system.urgency import Urgency
 KILL_WAIT_S = 30.0
 KILL_AGAIN_S = 0.02
 #: Where the first SIGKILLs do not do, the next ones are sent ahead of everything else, for so many seconds: processes
-#: that fork all the time end only by who is faster. Not longer: what is left then hangs, and others need the core.
+#: that fork all the time end only if muster is faster. Not longer: what is left then hangs, and others need the core.
 URGENT_AFTER, URGENT_S = 2, 5.0
 
 

@@ -85,7 +85,7 @@ class ControlClient:
         lost: Callable[[], None] = _nothing,
     ) -> None:
         """What comes behind the line that was just read is no line, but `reader`'s. `ready` is called when it may have
-        taken all that was written, `lost` once it is gone, by whomever."""
+        taken all that was written, `lost` once it is closed, by either side."""
         self._reader, self._on_ready, self._on_lost = reader, ready, lost
 
     def hand_back(self, rest: bytes) -> None:
@@ -133,7 +133,7 @@ class ControlClient:
         self._loop.want(self.sock.fileno(), select.EPOLLIN | (select.EPOLLOUT if self._out else 0))
 
     def ready(self) -> None:
-        """It is there, and may have room again."""
+        """The daemon is connected, and may have room again."""
         if not self.gone and not self._out:
             self._on_ready()
 

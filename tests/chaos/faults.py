@@ -117,7 +117,7 @@ class Full(_Folder):
 
 
 class ReadOnly(_Folder):
-    """A folder becomes read-only for whoever opens something in it from now on."""
+    """A folder becomes read-only for processes that open something in it from now on."""
 
     def inject(self) -> str:
         room.mount("-o", "bind,ro", str(self.path), str(self.path))

@@ -22,7 +22,7 @@ from muster.supervisors.system.cgroups import find_cgroup_root
 from muster.supervisors.system.subreaper import become_subreaper
 
 _UNSHARE = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc")
-#: Set for whoever is in a room with namespaces.
+#: Set for a process in a room with namespaces.
 _CLOSED = "MUSTER_CHAOS_CLOSED_ROOM"
 #: Longer than any point: an init that nobody waits for any more ends, and with it the room.
 LIMIT_S = 600

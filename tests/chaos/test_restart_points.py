@@ -1,7 +1,7 @@
 """Kill -9 at random moments of a job with a pre_start, restarts and an epilog.
 
 As in test_kill_points.py; and besides: each attempt's ranks are started once, no attempt is doubled or left out, the
-budget of restarts holds, pre_start runs once per attempt and the epilog once, whoever died meanwhile.
+budget of restarts holds, pre_start runs once per attempt and the epilog once, over any death meanwhile.
 """
 
 import random

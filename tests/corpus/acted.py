@@ -150,7 +150,7 @@ class Act:
 
 
 def _open_fifo(folder: Path, _cards: Sequence[FakeCard]) -> None:
-    """Lets go whoever waits for a writer."""
+    """Lets a reader go that waits for a writer."""
     os.close(os.open(folder / "fifo", os.O_WRONLY | os.O_NONBLOCK))
 
 

@@ -171,7 +171,7 @@ class FakeCards:
         return int(self.state.all.calls)
 
     def event(self, place: int, kind: int, data: int, *, severity: int = 0, assertion: int = 2) -> None:
-        """Reports an event of a card to whoever waits for it, or comes to in time: NVML's type and data."""
+        """Reports an event of a card to a caller that waits for it now or soon: NVML's type and data."""
         with self.state.writing():
             everything = self.state.all
             event = everything.events[everything.event_count % CONSTANTS["FAKE_EVENTS"]]

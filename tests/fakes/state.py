@@ -68,10 +68,10 @@ class State:
 
     @classmethod
     def create(cls, path: Path) -> "State":
-        """A new file, of no cards. Others may write to it: a library notes there who waits, whoever loads it."""
+        """A new file, of no cards. Others may write to it: a library notes its waiters there, in any process."""
         empty: Any = STRUCTURES["state"]()
         empty.magic, empty.size = CONSTANTS["FAKE_MAGIC"], ctypes.sizeof(empty)
-        # Never in place: whoever has an older one mapped keeps that.
+        # Never in place: a process that has an older one mapped keeps that.
         unfinished = path.with_name(path.name + ".unfinished")
         unfinished.write_bytes(bytes(empty))
         unfinished.chmod(0o666)
@@ -89,7 +89,7 @@ class State:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """One writer at a time of what is more than one number; wakes whoever waits for a change."""
+        """One writer at a time of what is more than one number; wakes callers that wait for a change."""
         # A descriptor of its own: threads that share one would share the lock, too.
         lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:

@@ -17,7 +17,7 @@ from muster.probes.checks.result import Code
 
 #: Jobs that may be there; the seeds of a run begin with some of them.
 JOBS = [f"fuzz-{number}" for number in range(12)]
-#: Sessions that were begun, as whoever makes the calls learns of them.
+#: Sessions that were begun, as the caller learns of them.
 SESSIONS = ["0123456789ab"]
 _TEXTS = [
     "", "a", "0", "..", "../../etc/passwd", "/", "/dev/null", "/no/such", "x" * 300, "x" * 5000, "\0", "a\nb",

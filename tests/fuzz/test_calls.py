@@ -129,12 +129,12 @@ class Held:
 
 
 def defects(daemon: Daemon) -> set[str]:
-    """What the daemon's log has of exceptions, whoever wrote them."""
+    """The exceptions in the daemon's log."""
     lines = daemon.stderr.read_text().splitlines()
     events = [json.loads(line) for line in lines if line.startswith("{")]
     found = {event["exception"][-1500:] for event in events if "exception" in event}
     found |= {line for line in lines if line.startswith(("Traceback", "Exception"))}
-    # anyio's: a connection to a supervisor becomes readable in the moment in which whoever waits for it is cancelled.
+    # anyio's: a connection to a supervisor becomes readable in the moment in which its waiter is cancelled.
     return {each for each in found if not each.endswith("asyncio.exceptions.InvalidStateError: invalid state")}
 
 

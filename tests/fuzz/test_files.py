@@ -108,7 +108,7 @@ def changed(rng: random.Random, data: bytes) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_daemon_starts_on_whatever_it_finds(daemon: Daemon) -> None:
+def test_a_daemon_starts_on_any_files(daemon: Daemon) -> None:
     """Journals and specs of jobs that have ended, and everything else in the state folder, with bytes changed."""
     rng = random.Random(SEED)
     count = min(max(ROUNDS // 2, 60), 400)
@@ -208,7 +208,7 @@ def talk(rng: random.Random, path: Path, ops: list[str]) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_whatever_is_said_to_supervisor_and_nursery_harms_nobody(make_daemon: Callable[..., Daemon]) -> None:
+def test_no_message_to_supervisor_or_nursery_does_harm(make_daemon: Callable[..., Daemon]) -> None:
     rng = random.Random(SEED)
     daemon = make_daemon()
     daemon.run("sleep", "100000", job_id="x", ranks=2)

@@ -22,7 +22,7 @@ def verdict(node: Machine, job_id: str) -> tuple[object, str]:
 
 @pytest.mark.parametrize("delay", [0.1, 0.5])
 def test_a_restart_during_a_start(node: Machine, delay: float) -> None:
-    """The job runs once: whoever asked is answered, by this daemon or the next."""
+    """The job runs once: each caller is answered, by this daemon or the next."""
     job_id = f"starting-{delay}"
     ran = f"/tmp/{job_id}"
     script = f"echo $$ >> {ran}; sleep 4711"

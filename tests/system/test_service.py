@@ -35,7 +35,7 @@ def test_a_job_has_a_scope_of_its_own(node: Machine) -> None:
 
 
 def test_nothing_survives_a_stop(node: Machine) -> None:
-    """Whoever forks twice, begins a session and clears its environment, too."""
+    """A process that forks twice, begins a session and clears its environment, too."""
     escape = 'env -i setsid sh -c "(sleep 4711 &) ; sleep 4711" & wait'
     start(node, "escapes", script=escape)
     eventually(lambda: len(node.sh("pgrep -f 'sleep 4711' || true").split()) >= 4, message="all of them")

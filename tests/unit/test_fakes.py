@@ -49,7 +49,7 @@ def sleeper():
         process.kill()
 
 
-def test_cards_are_told_of_as_they_were_made(ask):
+def test_cards_are_reported_as_they_were_made(ask):
     assert ask("p.nvmlDeviceGetCount()") == 4
     assert ask("p.nvmlSystemGetDriverVersion()") == "570.86.15"
     assert ask("[p.nvmlDeviceGetName(c) for c in h]") == ["NVIDIA H100 80GB HBM3"] * 4
@@ -267,7 +267,7 @@ def test_processes_that_draw_and_such_whose_memory_is_not_told(cards, ask):
 
 
 def test_a_list_of_processes_is_read_whole(cards, ask):
-    """Whoever changes it may do so in the middle of a call."""
+    """A process may change it in the middle of a call."""
     lists = [[(pid, pid)] * 40 for pid in (11, 22)]
     cards[0].processes = lists[0]
     done = threading.Event()

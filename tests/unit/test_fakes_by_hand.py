@@ -143,7 +143,7 @@ def test_by_hand(by_hand, asker, tmp_path, sleeper):
         (("up",), "has cards already"),
     ],
 )
-def test_what_cannot_be_done_is_told(by_hand, command, words):
+def test_what_cannot_be_done_is_reported(by_hand, command, words):
     assert words in by_hand(*command, code=1)
 
 

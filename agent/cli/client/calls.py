@@ -24,7 +24,7 @@ with late_import.noted("asyncio", "grpc.aio", "google.protobuf.internal.python_m
 
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.slot_wait import SAY_S, SlotWait
-from muster.agent.cli.exits import BadSpec, CallFailed, Exit, Failure, NoDaemon, Why
+from muster.agent.cli.exits import BadSpec, CallFailed, CommandFailed, Exit, NoDaemon, Why
 from muster.agent.cli.printing import note
 from muster.probes.kernel.backoff import Backoff
 from muster.v1 import event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
@@ -46,7 +46,7 @@ class DaemonConnection:
     """The services of one daemon. Close it, or use `connect`."""
 
     def __init__(self, address: Address) -> None:
-        """Raises Failure where a file of the address' TLS cannot be read."""
+        """Raises CommandFailed where a file of the address' TLS cannot be read."""
         self.address = address
         options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", _MAX_MESSAGE),
@@ -163,7 +163,7 @@ class DaemonConnection:
         """For one call; see there."""
         return SlotWait(seconds, _mute if quiet or self.quiet else note)
 
-    def failure(self, error: grpc.RpcError, timeout: float | None) -> Failure:
+    def failure(self, error: grpc.RpcError, timeout: float | None) -> CommandFailed:
         """What the command says about a call that failed."""
         from grpc import aio  # only now is it run
 
@@ -259,7 +259,7 @@ def _credentials(address: Address) -> grpc.ChannelCredentials | None:
             path.read_bytes() for path in (address.tls.authority, address.tls.certificate, address.tls.key)
         )
     except OSError as error:
-        raise Failure(f"cannot read {error.filename}: {error.strerror}", Exit.USAGE) from None
+        raise CommandFailed(f"cannot read {error.filename}: {error.strerror}", Exit.USAGE) from None
     return grpc.ssl_channel_credentials(authority, key, certificate)
 
 
@@ -269,11 +269,13 @@ def get_job(connection: DaemonConnection, job_id: str) -> job_pb2.Job:
 
 
 def utf8(text: str, name: str) -> str:
-    """`text`, which protobuf only takes as UTF-8. Raises Failure (usage) for anything else that a shell can give."""
+    """`text`, which protobuf only takes as UTF-8. Raises CommandFailed (usage) for anything else."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Failure(f"{name}: {text!r} is not UTF-8: the API of the daemon takes only UTF-8", Exit.USAGE) from None
+        raise CommandFailed(
+            f"{name}: {text!r} is not UTF-8: the API of the daemon takes only UTF-8", Exit.USAGE
+        ) from None
     return text
 
 

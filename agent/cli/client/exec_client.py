@@ -20,7 +20,7 @@ from muster import client
 from muster.agent.changes import Changes
 from muster.agent.cli import printing
 from muster.agent.cli.client.calls import DaemonConnection, Patience
-from muster.agent.cli.exits import CallFailed, Exit, Failure, NoDaemon, StdoutFailed
+from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon, StdoutFailed
 from muster.agent.cli.terminal import Terminal, Watch
 from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.wire.frames import MAX_DATA, WINDOW
@@ -51,8 +51,8 @@ def run(connection: DaemonConnection, first: exec_pb2.ExecRequest, *, stdin: boo
     """Begins a session, or attaches to one, and returns its exit code.
 
     `stdin`: its content goes to the session; a terminal always does where an attached session has one. `keys`, typed
-    at a terminal, leave it. Raises Failure: before the session has begun as for any command, later with exit code 125;
-    and StdoutFailed.
+    at a terminal, leave it. Raises CommandFailed: before the session has begun as for any command, later with exit code
+    125; and StdoutFailed.
     """
     session = ExecClient(connection, first, stdin, keys)
     try:
@@ -92,8 +92,8 @@ class ExecClient:
         self._code: int | None = None
 
     async def run(self) -> int:
-        """Runs until the command has ended, or the caller detaches; returns the exit code. Raises Failure."""
-        failure: Failure | None = None
+        """Runs until the command has ended, or the caller detaches; returns the exit code. Raises CommandFailed."""
+        failure: CommandFailed | None = None
         here = self._connection
         async with (
             client.connect(str(here.address), credentials=here.credentials) as muster,
@@ -103,7 +103,7 @@ class ExecClient:
             tasks.start_soon(self._feed)
             try:
                 self._code = await self.over_restarts(exec_pb2_grpc.ExecServiceStub(muster.channel), tasks)
-            except Failure as error:
+            except CommandFailed as error:
                 failure = error
             finally:
                 self._give_back()
@@ -116,12 +116,12 @@ class ExecClient:
     # --- streams ------------------------------------------------------------------------------------------------------
 
     async def over_restarts(self, stub: "_Stub", tasks: TaskGroup) -> int:
-        """The exit code of the session, over as many calls as it takes. Raises Failure."""
+        """The exit code of the session, over as many calls as it takes. Raises CommandFailed."""
         patience: Patience | None = None
         slot = self._connection.slot_wait(None)
         lost = False
         while True:
-            failure: Failure
+            failure: CommandFailed
             failed: grpc.RpcError | None = None
             try:
                 call = await self._opened(stub)
@@ -158,7 +158,7 @@ class ExecClient:
             try:
                 await _apart(partial(patience.wait_or_raise, failure, insist=True))
             except (CallFailed, NoDaemon) as given_up:
-                raise Failure(given_up.message, Exit.MUSTER_FAILED) from None
+                raise CommandFailed(given_up.message, Exit.MUSTER_FAILED) from None
 
     async def _opened(self, stub: "_Stub") -> "_Call":
         """A call whose first request was written. Raises grpc.RpcError.
@@ -390,10 +390,10 @@ class ExecClient:
         job_id = self._first.start.job_id or self._first.attach.job_id
         return f"session {self._id} continues: attach to it with `muster exec --attach {self._id} {job_id}`"
 
-    def _not_begun(self, failure: Failure) -> Failure:
+    def _not_begun(self, failure: CommandFailed) -> CommandFailed:
         if isinstance(failure, CallFailed) and failure.transient and self._first.HasField("start"):
             text = "the command may have started: check with `muster exec --list`"
-            return Failure(f"{failure.message}\n{text}", Exit.MUSTER_FAILED)
+            return CommandFailed(f"{failure.message}\n{text}", Exit.MUSTER_FAILED)
         return failure
 
     def _say(self, text: str) -> None:

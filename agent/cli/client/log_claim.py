@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.exits import CommandFailed, Exit
 
 #: Seconds that the file system has to lock a file: a server that is down may never answer.
 ANSWER_S = 5.0
@@ -32,13 +32,13 @@ class LogClaim:
 
 
 def claim(log_dir: Path, job_id: str, node_rank: int) -> LogClaim:
-    """Raises Failure where another run has these names."""
+    """Raises CommandFailed where another run has these names."""
     path = log_dir / f".{job_id}-{node_rank}@{socket.gethostname()}.run"
     try:
         fd = _locked(path)
     except BlockingIOError:
         words = path.read_text("utf-8", "replace")[:_MAX_WORDS].strip() or "an unknown process"
-        raise Failure(
+        raise CommandFailed(
             f"job {job_id}: another run ({words}) writes logs of this name into {log_dir}: wait for its end, or give "
             "another --job-id or --log-dir",
             Exit.REFUSED,

@@ -1,12 +1,11 @@
 """Why a daemon that holds its socket does not answer, and the remedy: from the kernel, not from the daemon."""
 
 import contextlib
-import os
 import resource
 from pathlib import Path
 
 from muster.agent.cli.client.address import Address
-from muster.probes.kernel import process
+from muster.probes.kernel import open_files, process
 
 #: A daemon with fewer descriptors to spare takes no connection.
 _SPARE_FILES = 4
@@ -43,7 +42,7 @@ def _reached(pid: int) -> str:
     """The limit at which the process is, with the remedy; empty where it is at none that can be read."""
     with contextlib.suppress(OSError):
         files, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        used = len(os.listdir(f"/proc/{pid}/fd"))
+        used = len(open_files.numbers(pid))
         if files != resource.RLIM_INFINITY and used > files - _SPARE_FILES:
             return (
                 f"has {used} files open and its limit is {files}: raise the limit with "

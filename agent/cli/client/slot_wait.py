@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable
 
-from muster.agent.cli.exits import CallFailed, Failure
+from muster.agent.cli.exits import CallFailed, CommandFailed
 from muster.agent.cli.printing import note
 from muster.agent.text import span
 
@@ -25,13 +25,13 @@ class SlotWait:
         self._said = False
 
     @staticmethod
-    def helps(failure: Failure) -> bool:
+    def helps(failure: CommandFailed) -> bool:
         """Whether the call failed only because there was no slot."""
         return (
             isinstance(failure, CallFailed) and failure.status == "RESOURCE_EXHAUSTED" and "listener" in failure.facts
         )
 
-    def wait_or_raise(self, failure: Failure) -> None:
+    def wait_or_raise(self, failure: CommandFailed) -> None:
         """Pauses, for another try; raises `failure` where it has another reason, or the time is over. Blocks."""
         if not isinstance(failure, CallFailed) or not self.helps(failure):
             raise failure

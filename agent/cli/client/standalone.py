@@ -16,7 +16,7 @@ from muster.agent.cli.client import log_claim
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.interrupts import Interrupts
 from muster.agent.cli.client.log_claim import LogClaim
-from muster.agent.cli.exits import Exit, Failure, NoDaemon, not_started
+from muster.agent.cli.exits import CommandFailed, Exit, NoDaemon, not_started
 from muster.agent.cli.printing import note
 from muster.agent.host.pid_one import is_init
 from muster.probes.kernel import endings, process
@@ -80,8 +80,8 @@ class Standalone:
         return Root.under(self.root).log
 
     def wait_ready(self) -> None:
-        """Returns when the daemon listens. Raises Failure: 125 with its last words when it ends or takes too long, and
-        where a signal came before."""
+        """Returns when the daemon listens. Raises CommandFailed: 125 with its last words when it ends or takes too
+        long, and where a signal came before."""
         end = time.monotonic() + START_S
         while True:
             if self._interrupts.first:
@@ -95,11 +95,13 @@ class Standalone:
             if (code := self.process.poll()) is not None:
                 if -code in process.END_SIGNALS:
                     raise not_started(-code)
-                raise Failure(
+                raise CommandFailed(
                     f"the daemon of this job {endings.describe_code(code)}:\n{self._last_words()}", Exit.MUSTER_FAILED
                 )
             if time.monotonic() > end:
-                raise Failure(f"the daemon of this job does not answer:\n{self._last_words()}", Exit.MUSTER_FAILED)
+                raise CommandFailed(
+                    f"the daemon of this job does not answer:\n{self._last_words()}", Exit.MUSTER_FAILED
+                )
             time.sleep(PROBE_S)
 
     def close(self) -> None:
@@ -160,7 +162,7 @@ def bring(
     The daemon reads a pipe whose other end is ours: if this process is killed, the daemon notices and stops its job.
     Afterwards everything but the logs is removed (the spec in it holds the caller's environment), and the logs too
     unless they are to be kept. `log_dir`: a folder for the logs, made if need be, always kept. `grace_s`: of the job.
-    `job_id`, `node_rank`: whose logs will be there, if the id is known. Raises Failure.
+    `job_id`, `node_rank`: whose logs will be there, if the id is known. Raises CommandFailed.
     """
     root = _new_root()
     read_end, write_end = os.pipe()
@@ -192,7 +194,7 @@ def bring(
 
 
 def _new_root() -> Path:
-    """In the first of the usual folders that serves. Raises Failure."""
+    """In the first of the usual folders that serves. Raises CommandFailed."""
     trouble = ""
     for folder in dict.fromkeys((tempfile.gettempdir(), *_FOLDERS)):
         if len(os.fsencode(folder)) + len("/muster-12345678") + _SOCKET_BYTES > _MAX_PATH:
@@ -206,14 +208,16 @@ def _new_root() -> Path:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise Failure(f"{folder}: {error.strerror}: set TMPDIR to a folder with room", Exit.MUSTER_FAILED) from None
-    raise Failure(
+            raise CommandFailed(
+                f"{folder}: {error.strerror}: set TMPDIR to a folder with room", Exit.MUSTER_FAILED
+            ) from None
+    raise CommandFailed(
         f"no usable folder for temporary files: {trouble}; or set TMPDIR to another folder", Exit.MUSTER_FAILED
     )
 
 
 def _make_folders(root: Path, log_dir: str | None) -> None:
-    """What the daemon's nursery needs, which starts before the daemon has looked at anything. Raises Failure."""
+    """What the daemon's nursery needs, which starts before the daemon has looked at anything. Raises CommandFailed."""
     places = Root.under(root)
     for folder in (places.run, places.log):
         if folder == places.log and log_dir is not None:
@@ -229,7 +233,7 @@ def _link_logs(root: Path, log_dir: Path) -> None:
         # Not resolved: ranks get paths below it, as the user wrote it.
         Root.under(root).log.symlink_to(log_dir.absolute(), target_is_directory=True)
     except OSError as error:
-        raise Failure(
+        raise CommandFailed(
             f"cannot use {log_dir} for logs: {error.strerror}: name another folder with --log-dir", Exit.USAGE
         ) from None
 

@@ -7,7 +7,7 @@ import click
 
 from muster.agent.cli import check_words
 from muster.agent.cli.client.address import Address, named_root, pass_address
-from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.parameters import Parsed, pair
 from muster.agent.cli.printing import emit, emit_json, format_option, note
 from muster.agent.cli.spec import spec_values
@@ -118,9 +118,9 @@ def run(
         settings = loading.load(path) if file is not None or path.exists() else Config()
         settings = settings.with_written(dict(changes))
     except StartupError as error:
-        raise Failure(str(error), Exit.USAGE) from None
+        raise CommandFailed(str(error), Exit.USAGE) from None
     except ValueError as error:
-        raise Failure(f"--set {error}", Exit.USAGE) from None
+        raise CommandFailed(f"--set {error}", Exit.USAGE) from None
     if only_list:
         _list(settings, as_json)
         return
@@ -131,7 +131,7 @@ def run(
     try:
         results = anyio.run(_checked, settings, asked)
     except node_checks.UnknownItem as error:
-        raise Failure(str(error), Exit.USAGE) from None
+        raise CommandFailed(str(error), Exit.USAGE) from None
     worst = result.worst(results)
     if as_json:
         emit_json({"status": worst, "checks": [{name: getattr(r, name) for name in r.__slots__} for r in results]})
@@ -226,7 +226,7 @@ def _refuse_unknown(user: str) -> None:
     try:
         Account.of(user)
     except NotStartable as error:
-        raise Failure(f"--user: {error}", Exit.USAGE) from None
+        raise CommandFailed(f"--user: {error}", Exit.USAGE) from None
 
 
 def _wanted(cards: int | list[int] | None) -> "CardsWanted":
@@ -263,7 +263,7 @@ def _parents(address: Address) -> tuple[int, int]:
     try:
         with connect(address) as connection:
             node: Any = connection.call(connection.nodes.GetNode, node_pb2.GetNodeRequest(), timeout=_ANSWER_S).node
-    except Failure as failure:
+    except CommandFailed as failure:
         note(f"{failure.message}: using the limits of this shell")
         return 0, 0
     # From another PID namespace its numbers mean nothing here.

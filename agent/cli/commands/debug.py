@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.agent.cli.client.address import Address, pass_address
-from muster.agent.cli.exits import Failure
+from muster.agent.cli.exits import CommandFailed
 from muster.agent.cli.printing import as_dict, emit, note
 from muster.supervisors.paths import Root
 
@@ -77,7 +77,7 @@ def bundle(address: Address, file: Path | None) -> None:
                 _add(tar, name, data)
             _add(tar, "errors.txt", "".join(f"{line}\n" for line in errors).encode())
     except OSError as error:
-        raise Failure(f"{file}: {error.strerror}") from None
+        raise CommandFailed(f"{file}: {error.strerror}") from None
     for line in errors:
         note(line)
     emit(f"{file}\n")
@@ -185,9 +185,9 @@ def _of_daemon(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes
             for name, ask in questions:
                 try:
                     yield name, json.dumps(ask(connection), indent=1).encode()
-                except Failure as error:
+                except CommandFailed as error:
                     errors.append(f"{name}: {error}")
-    except Failure as error:
+    except CommandFailed as error:
         errors.append(str(error))
 
 

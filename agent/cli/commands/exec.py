@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.agent.cli.client.address import Address, pass_address
-from muster.agent.cli.exits import Exit, Failure, StdoutFailed
+from muster.agent.cli.exits import CommandFailed, Exit, StdoutFailed
 from muster.agent.cli.parameters import DURATION, WHOLE, Parsed, pair
 from muster.agent.cli.printing import as_dict, emit, emit_json, format_option
 from muster.agent.cli.terminal import Terminal, keys
@@ -111,7 +111,7 @@ def exec_(
                 raise click.UsageError("-t needs -i: give -it")
             terminal = Terminal()
             if tty and not detach and not terminal.there:
-                raise Failure("stdin is not a terminal: leave out -t", Exit.USAGE)
+                raise CommandFailed("stdin is not a terminal: leave out -t", Exit.USAGE)
             variables = dict(env)
             if tty and "TERM" in os.environ:
                 variables = {"TERM": os.environ["TERM"]} | variables
@@ -142,7 +142,7 @@ def _converse(connection: "DaemonConnection", first: "exec_pb2.ExecRequest", std
     except StdoutFailed as failure:
         if failure.exit_code == Exit.PIPE_CLOSED:
             raise click.exceptions.Exit(failure.exit_code) from None
-        raise Failure(failure.message, Exit.MUSTER_FAILED) from None
+        raise CommandFailed(failure.message, Exit.MUSTER_FAILED) from None
     raise click.exceptions.Exit(code)
 
 

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
-from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.parameters import Parsed, pair
 from muster.agent.cli.printing import emit, emit_json, format_option, note
 from muster.agent.text import clean, local, numbers, size, span
@@ -65,13 +65,13 @@ def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: s
     try:
         settings = HangSettings().with_written(of_hang | ({"rule": rule} if rule else {}))
     except ValueError as error:
-        raise Failure(f"--set {error}", Exit.USAGE) from None
+        raise CommandFailed(f"--set {error}", Exit.USAGE) from None
     try:
         slow_settings = SlowSettings().with_written(of_slow)
     except ValueError as error:
-        raise Failure(f"--set slow: {error}", Exit.USAGE) from None
+        raise CommandFailed(f"--set slow: {error}", Exit.USAGE) from None
     if files.count("-") > 1:
-        raise Failure("-: give standard input only once", Exit.USAGE)
+        raise CommandFailed("-: give standard input only once", Exit.USAGE)
     bad = dict.fromkeys(files, 0)
 
     def name(file: str, number: int, why: str) -> None:
@@ -94,7 +94,7 @@ def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: s
 
 def _lines(file: str) -> Iterator[bytes]:
     """One line after the other; of an overlong line only the beginning, so that any file is read in constant memory.
-    Raises Failure."""
+    Raises CommandFailed."""
     from muster.probes.hang.hang_replay import MAX_LINE
 
     try:
@@ -104,9 +104,9 @@ def _lines(file: str) -> Iterator[bytes]:
                 while len(line) > MAX_LINE and not line.endswith(b"\n"):
                     line = stream.readline(MAX_LINE + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise Failure(f"{file}: the gzip data is damaged or truncated: {error}") from None
+        raise CommandFailed(f"{file}: the gzip data is damaged or truncated: {error}") from None
     except OSError as error:
-        raise Failure(f"cannot read {file}: {error.strerror or error}") from None
+        raise CommandFailed(f"cannot read {file}: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.agent.cli.client.address import Address, pass_address
-from muster.agent.cli.exits import CallFailed, Exit, Failure, NoDaemon
+from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon
 from muster.agent.cli.parameters import DURATION, Parsed, pair
 from muster.agent.cli.printing import as_dict, emit, emit_json, emit_json_list, format_option, note
 from muster.agent.text import clean, command_line, shorten, span, table_parts
@@ -112,7 +112,7 @@ def wait(address: Address, job: str, timeout: float | None, as_json: bool) -> No
     if as_json:
         emit_json(as_dict(answer.job))
     if not answer.ended:
-        raise Failure(f"job {job} has not ended: it is {_state(answer.job)}", Exit.TIMEOUT)
+        raise CommandFailed(f"job {job} has not ended: it is {_state(answer.job)}", Exit.TIMEOUT)
     if not as_json:
         emit(_line(answer.job))
     raise click.exceptions.Exit(answer.job.verdict.exit_code)
@@ -152,7 +152,7 @@ def rm(address: Address, jobs: tuple[str, ...], keep_logs: bool, force: bool) ->
                 if failure.reason == "JOB_NOT_ENDED" and not answer.ended:
                     raise _not_ended(answer.job) from None
                 if failure.reason == "JOB_NOT_ENDED" and not force:
-                    raise Failure(f"{failure.message}, or give --force", Exit.REFUSED) from None
+                    raise CommandFailed(f"{failure.message}, or give --force", Exit.REFUSED) from None
                 raise
             for text in left:
                 note(text)
@@ -244,7 +244,7 @@ def _each(jobs: tuple[str, ...], one: Callable[[str], None], at_once: int = 1) -
             one(job_id)
         except NoDaemon:
             raise
-        except Failure as failure:
+        except CommandFailed as failure:
             failure.show()
             return failure.exit_code
         return 0
@@ -259,15 +259,15 @@ def _each(jobs: tuple[str, ...], one: Callable[[str], None], at_once: int = 1) -
     return next(filter(None, codes), 0)
 
 
-def _not_ended(job: "job_pb2.Job") -> Failure:
+def _not_ended(job: "job_pb2.Job") -> CommandFailed:
     lines = [f"job {job.job_id} has not ended: it is {_state(job)}", *job.warnings]
     if job.living:
         lines.append(f"its processes still run: {', '.join(job.living)}")
-    return Failure("\n".join(lines))
+    return CommandFailed("\n".join(lines))
 
 
-def _cards_held(job: "job_pb2.Job") -> Failure:
-    return Failure("\n".join([f"job {job.job_id} has ended, but its cards are not free", *job.held_by]))
+def _cards_held(job: "job_pb2.Job") -> CommandFailed:
+    return CommandFailed("\n".join([f"job {job.job_id} has ended, but its cards are not free", *job.held_by]))
 
 
 def _state(job: "job_pb2.Job") -> str:

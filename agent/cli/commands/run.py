@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.agent.cli.client.address import Address, naming_option, pass_address
-from muster.agent.cli.exits import CallFailed, Exit, Failure, NoDaemon, StdoutFailed, Why, not_started
+from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon, StdoutFailed, Why, not_started
 from muster.agent.cli.printing import as_dict, emit, emit_json, format_option, note, on_terminal, write
 from muster.agent.cli.spec.job_spec import Draft, is_utf8
 from muster.agent.cli.spec.spec_options import spec_options
@@ -100,7 +100,7 @@ def _answers(address: Address, quiet: bool) -> bool:
 
 def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
     """Fills the draft up with what a launcher without a daemon would take from its surroundings; returns the folder for
-    the logs, None for one of our own. Raises Failure."""
+    the logs, None for one of our own. Raises CommandFailed."""
     asked = draft.asked
     env = _environment() | asked.env
     draft.asked = asked = replace(asked, env=env)
@@ -137,7 +137,9 @@ def _here() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise Failure("the current folder was removed: change to another, or give --workdir", Exit.USAGE) from None
+        raise CommandFailed(
+            "the current folder was removed: change to another, or give --workdir", Exit.USAGE
+        ) from None
 
 
 def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, label: bool) -> int:
@@ -221,7 +223,7 @@ class _Attached:
         self.succeeded = False
 
     def run(self) -> int:
-        """The exit code. Raises Failure: before the job is accepted as for any command, later with exit code 125."""
+        """The exit code. Raises CommandFailed: before the job is accepted as any command, later with exit code 125."""
         from muster.agent.cli.spec.submit import STOPPING, submit
 
         try:
@@ -238,7 +240,7 @@ class _Attached:
             except StdoutFailed as failure:
                 return self._nobody_reads(failure)
             except (CallFailed, NoDaemon) as failure:
-                raise Failure(f"{failure.message}\n{self._goes_on()}", Exit.MUSTER_FAILED) from None
+                raise CommandFailed(f"{failure.message}\n{self._goes_on()}", Exit.MUSTER_FAILED) from None
             except KeyboardInterrupt:
                 note(f"no longer waiting; {self._goes_on()}")
                 return 128 + self._interrupts.first
@@ -336,7 +338,7 @@ class _Attached:
             request.grace.CopyFrom(proto_duration(0))
         try:
             self._connection.patiently(self._connection.jobs.Stop, request, None)
-        except Failure as failure:
+        except CommandFailed as failure:
             note(f"cannot stop the job: {failure.message}")
 
 

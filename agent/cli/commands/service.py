@@ -15,7 +15,7 @@ import click
 from click.shell_completion import get_completion_class
 
 import muster.agent
-from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.printing import emit, note
 from muster.agent.host.ownership import OWN_ENVIRONMENT, environment_of_others, programs
 from muster.supervisors.paths import Root
@@ -114,7 +114,7 @@ def uninstall(purge: bool, force: bool, yes: bool) -> None:
             _run("systemctl", "disable", "--now", "musterd")
             try:
                 _refuse_jobs(root, force and not purge)  # one may have been begun meanwhile
-            except Failure:
+            except CommandFailed:
                 _run("systemctl", "enable", "--now", "musterd")
                 raise
         files.remove()
@@ -141,7 +141,7 @@ def _installed() -> "Iterator[Installed]":
         with alone(_RECORD) as files:
             yield files
     except OSError as error:
-        raise Failure(f"{error.filename}: {error.strerror}") from error
+        raise CommandFailed(f"{error.filename}: {error.strerror}") from error
 
 
 def _take_back(files: "Installed", restart: bool, was_enabled: bool) -> None:
@@ -168,7 +168,7 @@ def _is_older_than_its_files() -> bool:
 def _refuse_jobs(root: Root, force: bool) -> None:
     jobs = _living(root)
     if jobs and not force:
-        raise Failure(
+        raise CommandFailed(
             f"jobs run: {_few(jobs)}: stop them first with `muster stop --all`; or let them continue with --force",
             Exit.REFUSED,
         )
@@ -192,10 +192,10 @@ def _living(root: Root) -> list[str]:
 
 
 def _ask(folders: tuple[Path, ...]) -> None:
-    """Raises Failure where there is nobody to ask."""
+    """Raises CommandFailed where there is nobody to ask."""
     names = ", ".join(map(str, folders))
     if not sys.stdin.isatty():
-        raise Failure(f"--purge removes {names}, with the history of every job: add --yes", Exit.REFUSED)
+        raise CommandFailed(f"--purge removes {names}, with the history of every job: add --yes", Exit.REFUSED)
     click.confirm(f"Remove {names}, with the history of every job?", abort=True, err=True)
 
 
@@ -246,23 +246,27 @@ def _source() -> Path:
 
 
 def checked_programs(force: bool) -> Path:
-    """The folder of `musterd`, of the environment that this runs in. Raises Failure where it cannot serve: root would
-    run what somebody else can change."""
+    """The folder of `musterd`, of the environment that this runs in. Raises CommandFailed where it cannot serve: root
+    would run what somebody else can change."""
     folder = programs()
     if not (folder / "musterd").exists():
-        raise Failure(f"{folder}/musterd does not exist: install muster-agent into a virtual environment with pip")
+        raise CommandFailed(
+            f"{folder}/musterd does not exist: install muster-agent into a virtual environment with pip"
+        )
     if not _PLAIN.fullmatch(str(folder)):
-        raise Failure(f"{folder}: a unit file takes letters, digits and /_.+@- only: rename the environment")
+        raise CommandFailed(f"{folder}: a unit file takes letters, digits and /_.+@- only: rename the environment")
     if (trouble := environment_of_others()) and not force:
-        raise Failure(f"{trouble}. {OWN_ENVIRONMENT}, or accept it with --force", Exit.REFUSED)
+        raise CommandFailed(f"{trouble}. {OWN_ENVIRONMENT}, or accept it with --force", Exit.REFUSED)
     return folder
 
 
 def _need_systemd() -> None:
     if os.geteuid() != 0:
-        raise Failure("`muster service` needs root: run it with sudo", Exit.REFUSED)
+        raise CommandFailed("`muster service` needs root: run it with sudo", Exit.REFUSED)
     if not scope.is_available():
-        raise Failure("systemd does not run on this node: start the daemon with `musterd --root DIR`", Exit.REFUSED)
+        raise CommandFailed(
+            "systemd does not run on this node: start the daemon with `musterd --root DIR`", Exit.REFUSED
+        )
 
 
 def _is(state: str) -> bool:
@@ -273,11 +277,11 @@ def _is(state: str) -> bool:
 
 
 def _run(*argv: str) -> str:
-    """Returns what it wrote. Raises Failure."""
+    """Returns what it wrote. Raises CommandFailed."""
     try:
         done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=_PROGRAM_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Failure(f"{' '.join(argv)}: {error}") from None
+        raise CommandFailed(f"{' '.join(argv)}: {error}") from None
     if done.returncode != 0:
-        raise Failure(f"{' '.join(argv)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+        raise CommandFailed(f"{' '.join(argv)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
     return done.stdout.strip()

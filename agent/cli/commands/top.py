@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.agent.cli.client.address import Address, pass_address
-from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.parameters import DURATION
 from muster.agent.cli.printing import as_dict, emit, emit_json, format_option, write
 from muster.agent.text import clean, numbers, ranks, shorten, size
@@ -179,7 +179,7 @@ def _record(connection: "DaemonConnection", job: str, path: str) -> None:
     try:
         fd = 1 if path == "-" else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise Failure(f"--record: {path}: {error.strerror}", Exit.USAGE) from None
+        raise CommandFailed(f"--record: {path}: {error.strerror}", Exit.USAGE) from None
     try:
         for answer in connection.stream(connection.telemetry.RecordTelemetry, request):
             line = answer.line.encode() + b"\n"
@@ -190,7 +190,7 @@ def _record(connection: "DaemonConnection", job: str, path: str) -> None:
     except KeyboardInterrupt:
         pass
     except OSError as error:
-        raise Failure(f"--record: {path}: {error.strerror}") from None
+        raise CommandFailed(f"--record: {path}: {error.strerror}") from None
     finally:
         if fd != 1:
             os.close(fd)

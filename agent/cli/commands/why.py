@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.agent.cli.client.address import Address, pass_address
-from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.printing import coloured, emit, emit_json, format_option, note
 from muster.agent.text import table
 
@@ -105,11 +105,11 @@ def _row(one: "Signature") -> list[str]:
 
 
 def _end_of(log: str) -> bytes:
-    """Raises Failure."""
+    """Raises CommandFailed."""
     try:
         with open(0 if log == "-" else log, "rb", closefd=log != "-") as file:
             if file.seekable():
                 file.seek(max(0, file.seek(0, 2) - TRIED_BYTES))
             return file.read(TRIED_BYTES)
     except OSError as error:
-        raise Failure(f"{log}: cannot be read: {error.strerror}", Exit.USAGE) from None
+        raise CommandFailed(f"{log}: cannot be read: {error.strerror}", Exit.USAGE) from None

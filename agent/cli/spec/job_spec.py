@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from muster.agent.cli.exits import BadSpec, Exit, Failure
+from muster.agent.cli.exits import BadSpec, CommandFailed, Exit
 from muster.agent.cli.spec import spec_values
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch.modes import modelarts
@@ -46,11 +46,11 @@ class Draft:
     def spec(self) -> JobSpec:
         """The whole spec; a job without an id gets one, so that a lost answer can be asked for again.
 
-        Raises BadSpec with everything that is wrong, and Failure (usage) where there is no command.
+        Raises BadSpec with everything that is wrong, and CommandFailed (usage) where there is no command.
         """
         asked = self.asked
         if not asked.command:
-            raise Failure(
+            raise CommandFailed(
                 "COMMAND is missing: give it after --, as in `muster run --ranks 2 -- python train.py`", Exit.USAGE
             )
         found = [
@@ -118,7 +118,7 @@ def is_utf8(value: str) -> bool:
 
 
 def read_file(path: str) -> Draft:
-    """The draft in a TOML file; "-" is stdin. Raises Failure (usage), which names file, key and what is allowed."""
+    """The draft in a TOML file; "-" is stdin. Raises CommandFailed (usage): file, key and what is allowed."""
     import tomllib
 
     shown = "standard input" if path == "-" else path
@@ -130,14 +130,14 @@ def read_file(path: str) -> Draft:
             with open(path, "rb") as file:
                 raw = file.read(_MAX_FILE + 1)
         if len(raw) > _MAX_FILE:
-            raise Failure(f"{shown}: is larger than {_MAX_FILE >> 20} MiB: give the spec of a job", Exit.USAGE)
+            raise CommandFailed(f"{shown}: is larger than {_MAX_FILE >> 20} MiB: give the spec of a job", Exit.USAGE)
         return from_table(tomllib.loads(raw.decode()), shown)
     except OSError as error:
-        raise Failure(f"{shown}: {error.strerror}", Exit.USAGE) from None
+        raise CommandFailed(f"{shown}: {error.strerror}", Exit.USAGE) from None
     except ValueError as error:  # also what is no UTF-8 and no TOML
-        raise Failure(f"{shown}: {error}", Exit.USAGE) from None
+        raise CommandFailed(f"{shown}: {error}", Exit.USAGE) from None
     except RecursionError:
-        raise Failure(f"{shown}: is nested too deeply", Exit.USAGE) from None
+        raise CommandFailed(f"{shown}: is nested too deeply", Exit.USAGE) from None
 
 
 def from_table(table: Mapping[str, Any], file: str = "job.toml") -> Draft:

@@ -12,9 +12,9 @@ STOPPING = "STOPPING"
 
 def submit(connection: DaemonConnection, spec: JobSpec, *, own: bool = False) -> job_pb2.StartResponse:
     """Starts the job. An answer that was lost (the daemon was restarted in the middle) is asked for again, and so is a
-    daemon that ends, for its successor: the spec has an id, so that this is the same job. The wait is bounded, and is
-    told of after a second. `own`: the daemon is this command's, and nobody succeeds it. Raises CallFailed, NoDaemon,
-    BadSpec."""
+    daemon that ends, for its successor: the spec has an id, so that this is the same job. The wait is bounded, and the
+    command says so after a second. `own`: the daemon is this command's, and has no successor. Raises CallFailed,
+    NoDaemon, BadSpec."""
     request = job_pb2.StartRequest(spec=spec_to(spec, secrets=True))
     try:
         return connection.call(connection.jobs.Start, request)

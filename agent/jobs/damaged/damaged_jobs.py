@@ -20,7 +20,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.live.climbing import NO_THREAD_S, Climber
 from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused
-from muster.probes.kernel import process
+from muster.probes.kernel import open_files, process
 from muster.probes.kernel.process import Stat
 from muster.supervisors.job import stop_order
 from muster.supervisors.job.stop_order import StopOrder
@@ -263,7 +263,7 @@ class DamagedJob:
         folder = f"{self.entry.paths.folder}/"
         for number in (1, 2):
             with contextlib.suppress(OSError):
-                target = os.readlink(f"/proc/{pid}/fd/{number}").removesuffix(" (deleted)")
+                target = open_files.target(pid, number).removesuffix(" (deleted)")
                 if target.startswith(folder) and target.endswith(".fifo"):
                     return True
         return False

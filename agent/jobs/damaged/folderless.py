@@ -5,10 +5,10 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
-from muster.probes.kernel import process
+from muster.probes.kernel import open_files, process
 from muster.supervisors.launch import environment
 from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.paths import Root
@@ -49,10 +49,10 @@ def fifos(pids: Collection[int]) -> dict[int, Path]:
     """FIFOs that these processes of a job write to, by rank: a path that opens each, even if it has no name."""
     found: dict[int, Path] = {}
     for pid in pids:
-        for number in ("1", "2"):
+        for number in (1, 2):
             path = Path(f"/proc/{pid}/fd/{number}")
             with contextlib.suppress(OSError):
-                match = _FIFO.fullmatch(os.readlink(path))
+                match = _FIFO.fullmatch(open_files.target(pid, number))
                 if match is not None and match["rank"] and stat.S_ISFIFO(path.stat().st_mode):
                     found.setdefault(int(match["rank"]), path)
     return found
@@ -64,7 +64,7 @@ def supervisor(pids: Collection[int]) -> int:
     stats = process.all_stats()
     parents = {stats[pid].ppid for pid in pids if pid in stats} - {0, 1, os.getpid(), *pids}
     for parent in sorted(parents):
-        targets = set(_targets(parent))
+        targets = set(open_files.targets(parent))
         folders = {match["folder"] for target in targets if (match := _FIFO.fullmatch(target)) is not None}
         if any(f"{folder}/lock" in targets or f"{folder}/lock (deleted)" in targets for folder in folders):
             return parent
@@ -74,15 +74,7 @@ def supervisor(pids: Collection[int]) -> int:
 def drains(pid: int) -> bool:
     """Whether this process lives and has FIFOs of a job open, wherever the job's folder is now."""
     seen = process.read_stat(pid) if pid else None
-    return seen is not None and not seen.ended and any(map(_FIFO.fullmatch, _targets(pid)))
-
-
-def _targets(pid: int) -> Iterator[str]:
-    """The targets of a process's descriptors."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                yield os.readlink(f"/proc/{pid}/fd/{name}")
+    return seen is not None and not seen.ended and any(map(_FIFO.fullmatch, open_files.targets(pid)))
 
 
 def _values(variables: list[bytes], name: bytes) -> list[str]:

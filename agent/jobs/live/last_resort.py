@@ -38,7 +38,7 @@ from muster.supervisors.system.spare import Reserve
 #: Seconds that a supervisor has, after a grace period, to send a due signal before the daemon does.
 LATE_S = 3.0
 #: Seconds that a supervisor has to take an order that is carried out already, and that one that holds the lock has to
-#: take notice that all processes are gone, before it is replaced.
+#: take notice that all processes have exited, before it is replaced.
 HAND_OVER_S, REPLACE_S = 2.0, 10.0
 #: Seconds between two rounds of SIGKILL to processes that survived one.
 AGAIN_S = 10.0

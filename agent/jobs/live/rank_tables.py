@@ -1,6 +1,5 @@
 """Waits for a job's rank table, which the platform completes when all nodes are present."""
 
-import contextlib
 import errno
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from muster.supervisors.launch.modes import ranktable
 from muster.supervisors.launch.modes.ranktable import RankTable
 from muster.supervisors.launch.modes.ranktable_json import RankTableError
 from muster.supervisors.model.spec import DEFAULT_READY_S, JobSpec
+from muster.supervisors.system.atomic_file import replace_file
 
 #: Seconds between two looks at the file; ModelArts' launcher uses the same period.
 LOOK_S = 1.0
@@ -61,12 +61,4 @@ def write(path: Path, table: RankTable) -> None:
     is. Blocks. Raises OSError."""
     if table.template == 1:
         return
-    new = path.with_name(f"{path.name}.new")
-    try:
-        new.write_text(ranktable.to_template1(table), encoding="utf-8")
-        new.chmod(0o644)
-        new.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise
+    replace_file(path, ranktable.to_template1(table).encode(), 0o644)

@@ -166,8 +166,7 @@ def mapping(text: str) -> dict[Seat, Ids] | None:
 def blocks(text: str) -> list[dict[str, str]]:
     """Lines "Name : value" as `npu-smi info -t usages` and `-t common` print them: one block for each chip of a board.
 
-    A block ends where a name comes again: the place of the chip is told first by some kinds of output, and last by
-    others.
+    A block ends where a name comes again: some kinds of output print the place of the chip first, others last.
     """
     found: list[dict[str, str]] = []
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""What the stacks of the ranks prove: who is elsewhere than the others, and does not go on."""
+"""What the stacks of the ranks prove: which ranks are elsewhere than the others, and do not go on."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -39,7 +39,7 @@ class StackProof:
 
     @cached_property
     def culprit(self) -> Culprit | None:
-        """Who is to blame by the last dump."""
+        """The ranks to blame by the last dump."""
         places = {rank: wait.place for rank, wait in self.waits.items()}
         if not self._says_library:
             absent: list[int] = []
@@ -73,7 +73,7 @@ class StackProof:
     @cached_property
     def proven(self) -> Culprit | None:
         """The same, if it is proven: several dumps show each rank at one place, nobody wrote a line since the first of
-        them, and whoever is to blame is stopped, blocked, gone, in a lock or asleep, and did nothing meanwhile."""
+        them, and the rank to blame is stopped, blocked, gone, in a lock or asleep, and did nothing meanwhile."""
         found = self.culprit
         if found is None or any(wait.looks < LOOKS for wait in self.waits.values()):
             return None
@@ -89,7 +89,7 @@ class StackProof:
 
     @cached_property
     def looping(self) -> Culprit | None:
-        """Who is to blame, if that is one that ran through the same lines in all dumps of `hung_s`: work or a loop."""
+        """The rank to blame, if it ran through the same lines in all dumps of `hung_s`: work or a loop."""
         found = self.culprit
         if found is None or any(wait.looks < LOOKS for wait in self.waits.values()):
             return None
@@ -99,7 +99,7 @@ class StackProof:
 
     @cached_property
     def one_call(self) -> Culprit | None:
-        """Who is to blame, if that is one whose thread stayed in one call for `proof_s`: it never waited, took no more
+        """The rank to blame, if its thread stayed in one call for `proof_s`: it never waited, took no more
         than a CPU, and neither wrote nor read. A call that does not return, or one that takes long."""
         found = self.culprit
         if found is None or any(rank not in self.waits for rank in found.ranks):

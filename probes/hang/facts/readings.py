@@ -149,7 +149,7 @@ class Readings:
 
     @cached_property
     def idle_cards(self) -> list[str]:
-        """Cards that idle and count: those that the job used before, or all where no other is there."""
+        """Cards that idle and count: those that the job used before, or all if it has no other."""
         used = [key for key in self.cards.low if not self.is_unused(key)]
         return used or ([] if self.cards.spins or self.cards.dark else list(self.cards.low))
 

@@ -55,7 +55,7 @@ def take(waits: list[DumpedWait], record: Record, job: JobState, on_card: Collec
 
 
 def _culprits(stacks: Sequence[RankStack], on_card: Collection[int]) -> list[Culprit | None]:
-    """Who is to blame by each dump; a rank that waits to be asked is not late."""
+    """The ranks to blame by each dump; a rank that waits to be asked is not late."""
     by_time: dict[float, dict[int, RankStack]] = defaultdict(dict)
     for stack in stacks:
         by_time[stack.t][stack.rank] = stack

@@ -58,10 +58,10 @@ UNSEEN = with_cards("processes are silent", ", and no card reports utilization")
 
 @dataclass(frozen=True, slots=True)
 class PatternRow:
-    """A row. `scene` None: any. `words`: its condition. `verdict` None: nothing is said, what was said before stands.
+    """A row. `scene` None: any. `words`: its condition. `verdict` None: no verdict; the one before stands.
     `scenario`: one of the corpus in which the row decides.
 
-    `ladder`: the row is HUNG only from the limit on; SUSPECT after so many seconds, and before that nothing is said.
+    `ladder`: the row is HUNG only from the limit on; SUSPECT after so many seconds, without verdict before.
     `rule`: what the evidence shows. `who`: whom it is about; its docstring stands in docs/reference/hang-rule.md.
     `since`: begin of what it is about. `limit`: named rows of table 2; the first that holds counts besides the others.
     `sure`: the confidence, if that is not what table 2 says; `less` is subtracted. `clears`: what would have kept it

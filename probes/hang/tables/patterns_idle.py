@@ -107,7 +107,7 @@ _idle = partial(PatternRow, scene=Scene.IDLE, who=odd_ranks, clears=sleep_clears
 
 @dataclass(frozen=True, slots=True)
 class _Sleepers:
-    """Of ranks that sleep: how, in words and as a condition; what is said of it; scenarios of SUSPECT and of HUNG."""
+    """Of ranks that sleep: how, in words and as a condition; the sentence about it; scenarios of SUSPECT and HUNG."""
 
     name: str
     words: str

@@ -139,7 +139,7 @@ class RankTrack(msgspec.Struct):
         dt = now - self.at if self.at > NEVER else 0.0
         leader = next((p.key for p in procs if p.role == RANK and p.state not in _ENDED), "")
         here = {p.key for p in procs}
-        # A launcher may give one rank several processes of that role: it began anew when the first is gone for another.
+        # A launcher may give one rank several processes of that role: it began anew if another took its place.
         anew = bool(leader and self.leader and leader != self.leader and self.leader not in here)
         why = f"rank {self.rank} has another process" if anew else ""
         if procs:
@@ -232,7 +232,7 @@ class RankTrack(msgspec.Struct):
         self.procs[proc.key] = kept
 
     def _forget(self, procs: Sequence[Proc], grown: dict[str, tuple[float, ...]], now: float, s: HangSettings) -> None:
-        """Forgets processes that are gone. What one did is credited to its parent when that waits for it: this is no
+        """Forgets processes that have exited. What one did is credited to its parent when that waits for it: this is no
         new doing of the parent's."""
         here = {proc.key for proc in procs}
         for key, gone in list(self.procs.items()):
@@ -320,7 +320,7 @@ class RankTrack(msgspec.Struct):
         return self.seen_at > NEVER or bool(self.procs)
 
     def is_gone(self, now: float, s: HangSettings) -> bool:
-        """Its own process is there no more, nor any that works for it."""
+        """Its own process has exited, and so has every process that works for it."""
         if not self.is_known or now - self.seen_at <= s.gone_s:
             return False
         return not any(p.state not in _ENDED and now - p.at <= s.gone_s for p in self.procs.values())

@@ -37,7 +37,7 @@ class RankWait(msgspec.Struct):
         where = place(stack)
         stuck = stack.state if stack.state in "DTt" else ""
         frames = hashlib.blake2s("\n".join(stack.frames).encode(), digest_size=8).hexdigest()
-        # Whoever polls is now in R, now in S.
+        # A polling thread is now in R, now in S.
         key = f"{stack.pid} {stuck} {frames} {stack.wchan if not stack.frames else ''}"
         same = key == self.key and not stack.moves
         still = same and stack.switches is not None and stack.switches == self.switches and self._rests(stack, at)

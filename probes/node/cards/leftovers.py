@@ -74,7 +74,7 @@ def judge(say: About, facts: CardFacts, look: Look, alive: dict[int, CardHolder]
 
 
 def _large(holder: Holder, least_mb: float) -> bool:
-    """Of a process whose memory is not told nothing better is known than that it is there; a display's is no left-
+    """Of a process whose memory the driver does not report, only its existence is known; a display's is no left-
     over."""
     return not holder.graphics if holder.memory is None else holder.memory > least_mb * _MIB
 

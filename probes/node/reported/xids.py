@@ -1,7 +1,7 @@
 """NVIDIA's Xids: which number asks for what.
 
 After NVIDIA's catalogue of Xids (its resolution buckets RESTART_APP, RESET_GPU, RESTART_BM, IGNORE and so on), with
-what those who run large fleets hold against a card although the catalogue asks for a reset only (gpud: 48 62 64 74 79
+what operators of large fleets hold against a card although the catalogue asks for a reset only (gpud: 48 62 64 74 79
 95 119 120 140). A number that is in none of the lists is only reported, and never a fault.
 """
 

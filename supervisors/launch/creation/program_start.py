@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from muster.probes.kernel import process
+from muster.probes.kernel import endings, process
 from muster.supervisors.launch.creation.start_steps import Op, StartStep
 
 #: Beside this module in a checkout and in a wheel for this architecture; other packages have none.
@@ -121,7 +121,7 @@ class ProgramStart:
                 raise OSError(number, os.strerror(number))
             raise SpawnProgramFailed(f"muster-spawn cannot create process {which}: {os.strerror(number)}")
         if code != 0:
-            how = f"was killed by signal {-code}" if code < 0 else f"refused its message (exit code {code})"
+            how = endings.describe_code(code) if code < 0 else f"refused its message (exit code {code})"
             raise SpawnProgramFailed(f"muster-spawn {how}")
         made = self.made()
         if self.refusal() == 0 and _is_killed(made[0]):
@@ -157,7 +157,7 @@ class ProgramStart:
 
 def end_all(pids: Sequence[int]) -> None:
     """SIGKILL to children that were not let go, and the wait for them: in a frozen cgroup they would not see the end of
-    the gate. One that the kernel does not end is left to whoever reaps orphans."""
+    the gate. One that the kernel does not end is left to the reaper of orphans."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -441,7 +441,7 @@ def test_a_plain_client_gets_nothing(listening: Listening) -> None:
 
 
 @pytest.mark.slow
-def test_whoever_says_nothing_is_sent_away(listening: Listening) -> None:
+def test_a_silent_connection_is_closed(listening: Listening) -> None:
     with socket.create_connection(("127.0.0.1", listening.port), 60) as silent:
         assert silent.recv(1) == b""
 
@@ -471,7 +471,7 @@ def test_certificates_are_read_again(listening: Listening) -> None:
         assert second != first
         nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60)  # over the connection that is there
 
-        # Another authority of clients: whoever is connected stays, a new connection is refused.
+        # Another authority of clients: a connected client stays, a new connection is refused.
         listening.authority.file.rename(listening.authority.file.with_suffix(".was"))
         shutil.copy(listening.other.file, listening.authority.file)
         nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60)

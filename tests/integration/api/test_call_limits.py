@@ -376,7 +376,7 @@ def test_a_command_that_gets_no_connection_says_so_and_goes_on(
 
 
 @pytest.mark.slow
-def test_who_is_refused_a_connection_for_good_is_told_the_limit(make_daemon: Callable[..., Daemon]) -> None:
+def test_a_refused_connection_names_the_limit(make_daemon: Callable[..., Daemon]) -> None:
     daemon = make_daemon("[limits]\nmax_connections = 8\n")
     daemon.run("sleep", "1000", job_id="x")
     path = daemon.root.reader_socket

@@ -100,7 +100,7 @@ def test_run_reads_a_file_and_options_win(daemon, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"), [("command = [", "Invalid value"), ("a = " + "[" * 5000 + "]" * 5000, "is nested too deeply")]
 )
-def test_a_file_that_cannot_be_understood_is_told_in_one_sentence(daemon, tmp_path, text, said):
+def test_a_file_that_cannot_be_understood_is_reported_in_one_sentence(daemon, tmp_path, text, said):
     file = tmp_path / "job.toml"
     file.write_text(text)
     done = daemon.cli("run", "-f", str(file))
@@ -274,7 +274,7 @@ def test_standalone_puts_the_logs_where_they_are_wanted(short_tmp):
 
 @pytest.mark.parametrize("named", [("--root", "there"), ("--address", "unix:there")])
 def test_standalone_and_the_name_of_a_daemon_exclude_each_other(short_tmp, named):
-    """Its daemon would be elsewhere, and its logs not where whoever wrote that looks for them."""
+    """Its daemon would be elsewhere, and its logs not where the author looks for them."""
     done = standalone(short_tmp, *named, "--standalone", "--", "true")
     assert done.returncode == 2
     assert f"{named[0]} names a daemon, but --standalone starts one of its own" in done.stderr
@@ -549,7 +549,7 @@ def test_stop_that_does_not_end_in_time(daemon):
 # --- where the output goes --------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_said(failed):
+def test_a_full_disk_is_reported(failed):
     for words in (["ps", "-a"], ["logs", "x"], ["--help"]):
         with open("/dev/full", "wb") as full, started(failed, *words, stdout=full) as process:
             _, err = process.communicate(timeout=60)

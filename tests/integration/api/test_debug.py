@@ -69,7 +69,7 @@ def test_a_bundle_tells_much_and_no_secret(daemon: Daemon, tmp_path: Path) -> No
         (b"https://u:t0ken", b"https://u/..."),
     ],
 )
-def test_of_a_url_scheme_and_host_are_told(url: bytes, told: bytes) -> None:
+def test_of_a_url_scheme_and_host_are_shown(url: bytes, told: bytes) -> None:
     line = b'{"said": "see %s", "n": 1}'
     assert debug.hosts_only(line % url) == line % told
     assert debug.hosts_only(b"url = '%s'" % url).count(b"t0ken") == 0

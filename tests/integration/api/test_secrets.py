@@ -101,7 +101,7 @@ def answers(daemon: Daemon, execs: exec_pb2_grpc.ExecServiceStub) -> Iterator[tu
 
 
 @pytest.mark.slow
-def test_no_secret_is_told_anywhere(make_daemon: Any, tmp_path: Path) -> None:
+def test_no_secret_is_shown_anywhere(make_daemon: Any, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.touch(0o600)
     secret.write_text(planted("secret-file"))
@@ -124,7 +124,7 @@ def test_no_secret_is_told_anywhere(make_daemon: Any, tmp_path: Path) -> None:
         daemon.run("sh", "-c", script, job_id="x", env=env, pre_start=str(before), notify=notify, ranks=2)
         daemon.until_running("x")
 
-        # Arguments are seen by whoever sees processes; here they are secrets all the same, for all that muster writes.
+        # Arguments are visible in process lists; here they are secrets all the same, for all that muster writes.
         asked = exec_pb2.RunCommandRequest(
             job_id="x",
             argv=["sh", "-c", "cat >/dev/null", planted("argv")],

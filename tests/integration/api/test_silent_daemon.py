@@ -17,7 +17,7 @@ def expect_remedy(daemon: Daemon, *words: str) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_is_stopped(daemon: Daemon) -> None:
+def test_a_stopped_daemon(daemon: Daemon) -> None:
     daemon.run("sleep", "3600", job_id="job")
     daemon.until_running("job")
     os.kill(daemon.pid, signal.SIGSTOP)

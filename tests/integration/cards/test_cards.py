@@ -64,7 +64,7 @@ def node(daemon: Daemon):
     return daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node
 
 
-def test_the_cards_are_told_with_what_is_known_of_them(daemon: Daemon, cards: FakeCards):
+def test_the_cards_are_reported_with_what_is_known_of_them(daemon: Daemon, cards: FakeCards):
     cards[3].util = 97
     found = eventually(lambda: [c for c in node(daemon).cards if c.reading.utilization == 97 and c.reading.temperature])
     assert [card.index for card in found] == [3]
@@ -166,7 +166,7 @@ def outsider(daemon: Daemon) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.slow
-def test_who_is_still_on_a_card_is_named_and_the_card_is_not_given_away(
+def test_a_process_left_on_a_card_is_named_and_the_card_is_not_given_away(
     daemon: Daemon, cards: FakeCards, outsider: subprocess.Popen[bytes]
 ):
     cards[2].hold(outsider.pid, 4 * GIB)

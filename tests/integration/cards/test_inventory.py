@@ -111,7 +111,7 @@ def test_a_card_that_comes_back_clears_its_condition(daemon: Daemon, cards: Fake
 
 
 @pytest.mark.slow
-def test_replaced_moved_and_new_cards_are_told_apart(daemon: Daemon, cards: FakeCards):
+def test_replaced_moved_and_new_cards_are_distinguished(daemon: Daemon, cards: FakeCards):
     daemon.kill()
     cards[0].uuid, cards[0].serial = "GPU-11111111-2222-3333-4444-555555555555", "999"
     cards[3].bus_id = "0000:f9:00.0"

@@ -79,7 +79,7 @@ def on_cards(daemon: Daemon, *command: str, indices: tuple[int, ...] = (1, 2)) -
     return job_id
 
 
-def test_what_a_job_does_is_told_by_rank(node: Daemon, cards: FakeCards):
+def test_what_a_job_does_is_reported_by_rank(node: Daemon, cards: FakeCards):
     for card in cards:
         card.util = 10 * card.place
     job_id = on_cards(node, "python3", "-c", BUSY)

@@ -235,7 +235,7 @@ def shown_at_all(daemon: Daemon) -> bool:
 
 
 @pytest.mark.slow
-def test_a_journal_that_is_taken_away_is_told_while_the_supervisor_lives(daemon: Daemon) -> None:
+def test_a_journal_that_is_taken_away_is_reported_while_the_supervisor_lives(daemon: Daemon) -> None:
     pids = start(daemon)
     whole_folder(daemon.root.job("job").folder)
     eventually(lambda: any("somebody removed it" in text for text in daemon.get("job").warnings))
@@ -246,7 +246,7 @@ def test_a_journal_that_is_taken_away_is_told_while_the_supervisor_lives(daemon:
 
 
 @pytest.mark.slow
-def test_a_journal_that_is_put_back_is_gone_on_with(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_journal_that_is_put_back_is_continued(daemon: Daemon, tmp_path: Path) -> None:
     pids = start(daemon)
     folder, aside = daemon.root.job("job").folder, daemon.root.state / "aside"
     supervisor = daemon.supervisor_pid("job")

@@ -99,7 +99,7 @@ def test_a_stopped_supervisor_is_continued(daemon: Daemon) -> None:
 
 
 @pytest.mark.slow
-def test_a_stopped_supervisor_is_told_until_it_runs_again(daemon: Daemon) -> None:
+def test_a_stopped_supervisor_is_reported_until_it_runs_again(daemon: Daemon) -> None:
     """Its ranks wait as soon as they have filled their FIFOs."""
     start(daemon)
     pid = daemon.supervisor_pid("job")

@@ -44,7 +44,7 @@ def folder() -> Iterator[Path]:
     ids=" ".join,
 )
 def test_the_job_is_stopped_with_its_grace(folder: Path, who: tuple[str, ...]) -> None:
-    """And the verdict is told, whoever gets the signal, and in whatever order."""
+    """And the verdict is reported, for any receivers of the signal, in any order."""
     with running(folder, SAVES) as run:
         run.send(*who)
         code, out, err = run.end()
@@ -125,7 +125,9 @@ def test_the_command_is_killed_in_the_middle_of_it(folder: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_the_job_ends_with_its_command_whoever_is_killed_with_it(folder: Path, who: tuple[str, ...]) -> None:
+def test_the_job_ends_with_its_command_also_if_daemon_or_nursery_are_killed_too(
+    folder: Path, who: tuple[str, ...]
+) -> None:
     """By SIGKILL: the last signal of a scheduler without a cgroup, or the kernel's for want of memory."""
     with running(folder, SAVES) as run:
         ranks, spared = run.pids("ranks"), run.pids("supervisor")

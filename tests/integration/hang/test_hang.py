@@ -221,7 +221,7 @@ def test_the_verdict_of_a_job_that_was_stopped_while_it_hung_says_so(daemon: Dae
         ({"node_count": 2, "master_addr": "127.0.0.1", "master_port": 29500}, "0.5"),
     ],
 )
-def test_of_little_confidence_nobody_is_stopped_and_that_is_told(
+def test_of_little_confidence_nobody_is_stopped_and_that_is_reported(
     daemon: Daemon, cards: FakeCards, fields: dict[str, Any], least: str
 ):
     work(cards)

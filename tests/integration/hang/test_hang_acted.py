@@ -20,7 +20,7 @@ def wanted(name: str) -> Act:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_what_processes_do_is_told_as_it_must_be(tmp_path: Path) -> None:
+def test_what_processes_do_is_reported_as_it_must_be(tmp_path: Path) -> None:
     try:
         played = {one.act.name: one for one in play_all([wanted(name) for name in NAMES], tmp_path, AT_ONCE, late=True)}
     except NoCompiler as error:

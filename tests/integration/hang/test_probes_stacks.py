@@ -17,7 +17,7 @@ from muster.probes.stacks import ProcessStacks, StackTarget, grouped, take, taki
 from tests.conftest import alive, eventually
 
 Start = Callable[..., StackTarget]
-#: Whoever is looked at says when it is about to be where it is to be found.
+#: The observed process says when it is about to be where it is to be found.
 LOCKED = """
 import threading
 def take(lock):
@@ -146,7 +146,7 @@ async def test_a_process_that_computes_is_known_by_what_it_does_not_leave(python
     assert held[-3].startswith("spin (<string>")
 
 
-async def test_a_program_without_python_is_told_by_the_kernel(start: Start):
+async def test_a_program_without_python_is_described_by_the_kernel(start: Start):
     target = start("sleep", "1000", says=False)
     taken = await take([target], deadline_s=20)
     (found,) = taken.processes
@@ -156,7 +156,7 @@ async def test_a_program_without_python_is_told_by_the_kernel(start: Start):
         found = await of(target, lambda found: "nanosleep" in lines(found)[0])
 
 
-async def test_a_stopped_process_stays_stopped_and_is_told(python: Start):
+async def test_a_stopped_process_stays_stopped_and_is_reported(python: Start):
     target = python(LOCKED)
     await of(target, locked)
     os.kill(target.pid, signal.SIGSTOP)
@@ -187,10 +187,10 @@ async def test_state_d_holds_nobody_up(python: Start, tmp_path: Path):
         assert by_pid[child.pid].python == ()
         assert by_pid[other.pid].python
     finally:
-        os.close(os.open(fifo, os.O_RDWR | os.O_NONBLOCK))  # whoever opens it meanwhile goes on
+        os.close(os.open(fifo, os.O_RDWR | os.O_NONBLOCK))  # a process that opens it meanwhile goes on
 
 
-async def test_a_zombie_is_told_as_one(start: Start):
+async def test_a_zombie_is_reported_as_one(start: Start):
     target = start("true", says=False)
     eventually(lambda: state_of(target.pid) == "Z")
     (found,) = (await take([target], deadline_s=20)).processes
@@ -198,7 +198,7 @@ async def test_a_zombie_is_told_as_one(start: Start):
     assert lines(found)[0].startswith("has ended and is not waited for (Z)")
 
 
-async def test_whoever_has_ended_is_left_out_also_where_its_pid_is_another_s(start: Start):
+async def test_an_ended_process_is_left_out_also_if_another_has_its_pid(start: Start):
     target = start("sleep", "1000", says=False)
     taken = await take([StackTarget(0, target.pid, target.start - 1), StackTarget(1, 4194305, 1)], deadline_s=20)
     assert (taken.processes, taken.notes) == ((), ())
@@ -270,7 +270,7 @@ anyio.run(main)
     ("of_nobody", "reason"),
     [(False, "it has capabilities that musterd lacks"), (True, "it runs as uid 65534 and musterd as uid 0")],
 )
-async def test_what_to_allow_is_told_where_ptrace_is_forbidden(start: Start, of_nobody: bool, reason: str):
+async def test_what_to_allow_is_reported_where_ptrace_is_forbidden(start: Start, of_nobody: bool, reason: str):
     if os.geteuid() != 0:
         pytest.skip("needs root, to give CAP_SYS_PTRACE away")
     as_nobody = ("setpriv", "--reuid=65534", "--clear-groups") if of_nobody else ()
@@ -391,13 +391,13 @@ printf 'Python v3.11.0\\n\\nThread %s (idle): "MainThread"\\n    f (a.py:1)\\n' 
     assert taken.notes == ()
 
 
-async def test_what_py_spy_says_is_told_where_it_fails(start: Start, tmp_path: Path):
+async def test_what_py_spy_says_is_reported_where_it_fails(start: Start, tmp_path: Path):
     target = start("sleep", "1000", says=False)
     taken = await take([target], deadline_s=30, program=program(tmp_path, "echo 'Error: no luck' >&2; exit 1"))
     assert taken.notes == (f"no Python stack of rank 0 (pid {target.pid}): no luck",)
 
 
-async def test_without_py_spy_it_is_said_what_to_install(start: Start):
+async def test_without_py_spy_the_remedy_is_to_install_it(start: Start):
     target = start(sys.executable, "-c", ASLEEP)
     taken = await take([target], deadline_s=30, program="")
     assert "pip install py-spy" in taken.notes[0]

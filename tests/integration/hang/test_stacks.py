@@ -195,7 +195,7 @@ async def test_one_at_a_time_of_a_job_and_few_wait(tmp_path: Path, started: Star
     assert (await it.take("a")).processes == ()
 
 
-async def test_whoever_waits_for_long_is_told(tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch):
+async def test_a_command_that_waits_for_long_says_so(tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(job_stacks, "TURN_S", 0.05)
     reached = anyio.Event()
 

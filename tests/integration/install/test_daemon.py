@@ -28,7 +28,7 @@ def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_health_is_told_of_the_daemon_and_of_each_service(daemon: Daemon) -> None:
+def test_health_is_reported_of_the_daemon_and_of_each_service(daemon: Daemon) -> None:
     serving = health_pb2.HealthCheckResponse.SERVING
     with grpc.insecure_channel(daemon.address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)

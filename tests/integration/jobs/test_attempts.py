@@ -130,7 +130,7 @@ def test_a_stopped_job_is_not_started_again(daemon: Daemon) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["daemon", "supervisor", "nursery"])
-def test_the_budget_survives_whoever_dies_between_two_attempts(daemon: Daemon, who: str) -> None:
+def test_the_budget_survives_a_death_between_two_attempts(daemon: Daemon, who: str) -> None:
     start(daemon, "exit $((10 + MUSTER_ATTEMPT))", max_restarts=2, ranks=1, backoff_ms=1500)
     eventually(lambda: daemon.get("x").state == job_pb2.JOB_STATE_RESTARTING)
     if who == "daemon":

@@ -142,7 +142,7 @@ def test_a_pre_start_runs_before_each_attempt(daemon: Daemon, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["daemon", "supervisor", "nursery"])
-def test_a_pre_start_survives_whoever_dies(daemon: Daemon, tmp_path: Path, who: str) -> None:
+def test_a_pre_start_survives_any_death(daemon: Daemon, tmp_path: Path, who: str) -> None:
     text = f"echo once >>{tmp_path}/runs\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.01; done\nexport NEW=found\n"
     start(daemon, PRINT, pre_start=script(tmp_path / "p.sh", text))
     eventually((tmp_path / "runs").exists)
@@ -223,7 +223,7 @@ def epilog(tmp_path: Path, more: str = "") -> str:
     ("command", "told"),
     [(("true",), "SUCCEEDED 0"), (("sh", "-c", "exit 9"), "FAILED 9"), (("no-such-program",), "FAILED 127")],
 )
-def test_an_epilog_runs_whatever_the_end_was(
+def test_an_epilog_runs_after_every_kind_of_end(
     daemon: Daemon, tmp_path: Path, command: tuple[str, ...], told: str
 ) -> None:
     start(daemon, command, ranks=2, epilog=epilog(tmp_path))
@@ -279,7 +279,7 @@ def test_a_stop_ends_an_epilog_and_changes_no_verdict(daemon: Daemon, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["daemon", "supervisor", "nursery"])
-def test_an_epilog_runs_once_whoever_dies(daemon: Daemon, tmp_path: Path, who: str) -> None:
+def test_an_epilog_runs_once_over_any_death(daemon: Daemon, tmp_path: Path, who: str) -> None:
     start(
         daemon, ("sh", "-c", "exit 6"), epilog=epilog(tmp_path, f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done\n")
     )

@@ -99,7 +99,7 @@ def daemon_spec(job_id: str) -> job_pb2.JobSpec:
 
 
 @pytest.mark.slow
-def test_what_ended_while_no_daemon_was_there_is_told_once(make_daemon: Make) -> None:
+def test_what_ended_while_no_daemon_was_there_is_reported_once(make_daemon: Make) -> None:
     daemon = make_daemon()
     ended(daemon, "before")
     daemon.run("sh", "-c", "while [ ! -e ../../go ]; do sleep 0.02; done", job_id="x")
@@ -116,7 +116,7 @@ def test_what_ended_while_no_daemon_was_there_is_told_once(make_daemon: Make) ->
 
 
 @pytest.mark.slow
-def test_an_ended_job_that_is_damaged_is_said(make_daemon: Make) -> None:
+def test_an_ended_job_that_is_damaged_is_reported(make_daemon: Make) -> None:
     daemon = make_daemon()
     ended(daemon)
     daemon.kill()
@@ -283,7 +283,7 @@ def _remove(folder: Path) -> None:
 
 
 def _pipes(folder: Path) -> None:
-    """Whoever opens one of them without care waits for ever."""
+    """A careless open of one of them waits for ever."""
     for path in list(folder.iterdir()):
         if path.is_file():
             path.unlink()
@@ -293,7 +293,7 @@ def _pipes(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [_no_journal, _no_spec, _torn, _few_files, _a_file, _pipes])
 @pytest.mark.parametrize("restarted", [True, False])
-def test_rm_force_removes_whatever_is_left(make_daemon: Make, damage: Callable[[Path], None], restarted: bool) -> None:
+def test_rm_force_removes_all_that_is_left(make_daemon: Make, damage: Callable[[Path], None], restarted: bool) -> None:
     daemon = make_daemon()
     ended(daemon)
     log = daemon.root.rank_log("model", 0, 0)

@@ -383,7 +383,7 @@ def test_windows_of_0_and_65535_are_windows(node):
     assert stream.rest()[0] == b"0 65535\r\n"
 
 
-def test_what_is_not_there_is_said(node, make_daemon):
+def test_what_is_not_there_is_reported(node, make_daemon):
     assert refusal(Stream(node, **start("true", job_id="no-such-job")).gone()) == ("NOT_FOUND", "JOB_NOT_FOUND")
     for session in ("nope", "", "no\n\0pe", "x" * 100_000):
         gone = Stream(node, attach=exec_pb2.ExecAttach(job_id="j", session_id=session)).gone()
@@ -468,7 +468,7 @@ def test_detach_attach_list_end(node):
     assert muster(node, "-o", "json", "--list", "j").stdout.startswith(b"{")
 
 
-def test_whoever_attaches_takes_the_session_over(node):
+def test_a_client_that_attaches_takes_the_session_over(node):
     first = Stream(node, **start("cat", stdin=True))
     started = first.until("started")
     first.send(**typed(b"one"))
@@ -496,7 +496,7 @@ def test_a_client_that_only_says_start_gets_all_and_the_input_is_closed(node):
 @pytest.mark.slow
 @pytest.mark.parametrize("timeout", [60, 5])
 def test_a_call_that_is_cut_off_is_not_one_that_ends_its_requests(node, timeout):
-    """Else whoever comes back finds the input closed, and output taken that nobody had."""
+    """Otherwise a client that comes back finds the input closed, and output taken that nobody had."""
     cut = [Stream(node, timeout, **start("sh", "-c", "echo hello; cat; echo over", stdin=True)) for _ in range(5)]
     ids = [stream.until("started").session_id for stream in cut]
     for stream in cut:
@@ -574,7 +574,7 @@ def test_a_session_ends_with_its_job_and_says_so(daemon):
     assert daemon.wait("j").state
 
 
-def test_a_dead_supervisor_takes_its_sessions_along_and_that_is_said(daemon):
+def test_a_dead_supervisor_takes_its_sessions_along_and_that_is_reported(daemon):
     daemon.run(*FOREVER, job_id="j")
     daemon.until_running("j")
     with background(daemon, "j", "--", "sh", "-c", "echo $$; exec sleep 1000") as process:
@@ -772,7 +772,7 @@ def test_events_tell_of_sessions_without_their_arguments(node):
     assert secret not in node.stderr.read_text()
 
 
-def test_the_end_of_a_session_is_one_event_however_many_are_told(node):
+def test_the_end_of_a_session_is_one_event_for_any_number_of_clients(node):
     """And it comes with the first of them."""
     ident = muster(node, "--detach", "j", "--", "sh", "-c", "exit 5").stdout.decode().strip()
     eventually(lambda: [one for one in sessions(node) if one.session_id == ident and one.HasField("exited")])

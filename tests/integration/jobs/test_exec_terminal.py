@@ -120,7 +120,7 @@ def test_a_python_prompt(node):
         assert terminal.is_as_before
 
 
-def test_it_is_told_of_another_size(node):
+def test_the_command_sees_another_terminal_size(node):
     script = 'trap "stty size" WINCH; echo ready; while :; do sleep 0.05; done'
     with at(node, "-it", "j", "--", "sh", "-c", script) as terminal:
         terminal.expect(b"ready\r\n")
@@ -261,7 +261,7 @@ def test_detach_keys_leave_the_session_and_attach_finds_it(node):
         assert two.ended() == 0
 
 
-def test_who_is_sent_away_is_told(node):
+def test_a_detached_client_prints_the_reason(node):
     with at(node, "-it", "j", "--", "sh", "-c", "echo ready; cat") as one:
         one.expect(b"ready\r\n")
         listed = quietly(node, "--list", "j").stdout

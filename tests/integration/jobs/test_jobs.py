@@ -134,7 +134,7 @@ def test_commands_that_cannot_be_executed(daemon: Daemon, command: list[str], co
     assert outcomes <= {job_pb2.RANK_OUTCOME_NOT_STARTED, job_pb2.RANK_OUTCOME_GANG_VICTIM}
 
 
-def test_a_missing_interpreter_is_told(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_missing_interpreter_is_reported(daemon: Daemon, tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
@@ -209,7 +209,7 @@ def test_the_first_failure_of_one_batch_is_the_same_for_every_reader(daemon: Dae
     assert json.loads(daemon.cli("why", "batch", "-o", "json").stdout)["firstFailure"]["rank"] == 3
 
 
-def test_a_signal_is_told_from_a_code(daemon: Daemon) -> None:
+def test_a_signal_is_distinguished_from_a_code(daemon: Daemon) -> None:
     daemon.run("sh", "-c", "kill -SEGV $$", job_id="segv")
     job = daemon.wait("segv")
     assert (job.ranks[0].outcome, job.ranks[0].signal) == (job_pb2.RANK_OUTCOME_SIGNALLED, signal.SIGSEGV)
@@ -346,7 +346,7 @@ def test_max_runtime(daemon: Daemon) -> None:
     assert (job.state, job.verdict.stopped_by) == (job_pb2.JOB_STATE_STOPPED, "max_runtime")
 
 
-def test_a_working_folder_that_vanished_is_told(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_working_folder_that_vanished_is_reported(daemon: Daemon, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     daemon.run("pwd", job_id="there", workdir=str(home))

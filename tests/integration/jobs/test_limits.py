@@ -131,7 +131,7 @@ def _removed(folder: Path) -> bool:
 
 @as_root
 @pytest.mark.skipif(oom.victims(0) is None, reason="needs the kernel's log")
-def test_out_of_memory_is_told_from_a_plain_sigkill(daemon: Daemon) -> None:
+def test_out_of_memory_is_distinguished_from_a_plain_sigkill(daemon: Daemon) -> None:
     with small_memory() as folder:
         greedy = f"open('{folder}/cgroup.procs', 'w').write('0'); x = [bytearray(1 << 20) for _ in range(500)]"
         daemon.run(sys.executable, "-c", greedy, job_id="x", ranks=1)
@@ -142,7 +142,7 @@ def test_out_of_memory_is_told_from_a_plain_sigkill(daemon: Daemon) -> None:
     assert job.verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
 
 
-def test_a_rank_killed_from_outside_is_told_from_one_killed_by_muster(daemon: Daemon) -> None:
+def test_a_rank_killed_from_outside_is_distinguished_from_one_killed_by_muster(daemon: Daemon) -> None:
     daemon.run("sh", "-c", "[ $RANK = 1 ] && kill -9 $$; sleep 1000", job_id="x", ranks=3)
     job = daemon.wait("x")
     outcomes = [job_pb2.RankOutcome.Name(rank.outcome).removeprefix("RANK_OUTCOME_") for rank in job.ranks]

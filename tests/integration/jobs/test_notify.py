@@ -40,7 +40,7 @@ def notify(url: str, *events: str, secret: str = "") -> job_pb2.Notify:
     return job_pb2.Notify(webhook=url, events=events, secret=secret)
 
 
-def test_a_failure_is_told_to_all_who_want_to_know(make_daemon: MakeDaemon, receiver: Receiver, tmp_path: Path) -> None:
+def test_a_failure_is_reported_to_all_subscribers(make_daemon: MakeDaemon, receiver: Receiver, tmp_path: Path) -> None:
     secret, out = tmp_path / "secret", tmp_path / "out"
     secret.touch(0o600)
     secret.write_bytes(SECRET + b"\n")
@@ -71,7 +71,7 @@ def test_a_failure_is_told_to_all_who_want_to_know(make_daemon: MakeDaemon, rece
     assert warnings(daemon) == []
 
 
-def test_a_job_that_ends_while_daemon_and_receiver_are_down_is_told_later(make_daemon: MakeDaemon) -> None:
+def test_a_job_that_ends_while_daemon_and_receiver_are_down_is_reported_later(make_daemon: MakeDaemon) -> None:
     with nobody() as port:
         daemon = make_daemon(f'[notify]\nwebhook = "http://127.0.0.1:{port}/hook?token=letmein"\n')
         daemon.run("sh", "-c", "exit 3", job_id="first")

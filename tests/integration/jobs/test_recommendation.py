@@ -385,7 +385,7 @@ def test_a_job_that_did_not_fail_has_no_explanation(shared: Daemon) -> None:
     assert explained(shared, "fine") == []
 
 
-def test_it_survives_the_daemon_and_is_told_once(daemon: Daemon, tmp_path: Path) -> None:
+def test_it_survives_the_daemon_and_is_reported_once(daemon: Daemon, tmp_path: Path) -> None:
     before = fails(daemon, tmp_path, "x", SAID["ecc"][1])
     daemon.kill()
     daemon.start()

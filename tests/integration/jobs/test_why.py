@@ -213,7 +213,7 @@ def test_a_damaged_journal(daemon: Daemon) -> None:
     assert "damaged" in page(daemon, "x")
 
 
-def test_what_cannot_be_had_is_said(daemon: Daemon) -> None:
+def test_what_cannot_be_had_is_reported(daemon: Daemon) -> None:
     job = ended(daemon, "sh", "-c", "echo 'No space left on device'; exit 1")
     Path(job.ranks[0].log_path).unlink()
     text = page(daemon, "x")

@@ -52,7 +52,7 @@ def test_what_a_log_shows(own: Path, tmp_path: Path):
     assert (silent.returncode, silent.stdout) == (0, "") and "no signature matches" in silent.stderr
 
 
-def test_one_that_replaces_musters(own: Path):
+def test_a_signature_that_replaces_musters(own: Path):
     own.write_text(GOOD.replace("our-license-server", "connection-refused"))
     (one,) = (json.loads(line) for line in try_it(own, "-", "-o", "json", text=LOG).stdout.splitlines())
     assert (one["line"], one["signature"], one["own"]) == (2, "connection-refused", True)

@@ -82,7 +82,7 @@ def program(daemon: Daemon, body: str) -> list[str]:
 # --- what goes --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_old_goes_and_is_told_of(make: Callable[[str], Daemon]) -> None:
+def test_old_logs_are_removed_and_reported(make: Callable[[str], Daemon]) -> None:
     daemon = make("")
     script = 'mkdir -p "$LOGS/old/plog"; echo x > "$LOGS/old/plog/1"; echo gone; sleep 0.2'
     (daemon.root.log / "old").mkdir()
@@ -162,7 +162,7 @@ TAKE = (
 )
 
 
-def test_what_the_program_is_told(make: Callable[[str], Daemon]) -> None:
+def test_the_input_of_the_program(make: Callable[[str], Daemon]) -> None:
     daemon = make("")
     configure(daemon, upload=program(daemon, TAKE))
     env = {"SECRET": "of-the-job"}

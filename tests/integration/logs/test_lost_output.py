@@ -318,7 +318,7 @@ def test_a_name_of_the_file_of_another_rank(daemon: Daemon) -> None:
 
 
 def test_a_name_of_the_file_of_another_rank_over_a_takeover(daemon: Daemon) -> None:
-    """The file stays with the rank that wrote it, whoever is opened first."""
+    """The file stays with the rank that wrote it, in any order of opening."""
     job = Job(daemon)
     for rank in range(2):
         job.write(rank)
@@ -356,7 +356,7 @@ def test_a_name_of_the_log_of_another_job(daemon: Daemon) -> None:
     assert other.read_bytes() == b"of the other\n"
 
 
-def test_what_was_deleted_is_told_though_something_stands_in_its_place(daemon: Daemon) -> None:
+def test_what_was_deleted_is_reported_though_something_stands_in_its_place(daemon: Daemon) -> None:
     job = Job(daemon)
     job.write(0)
     eventually(lambda: job.log(0).exists() and job.log(0).read_bytes() == b"line 01\n")
@@ -385,7 +385,7 @@ def test_an_empty_folder_in_the_place_of_a_log_goes_with_the_job(daemon: Daemon)
 
 @pytest.mark.parametrize("what", ["truncated", "deleted", "replaced"])
 def test_what_was_done_right_before_the_supervisor_died(daemon: Daemon, what: str) -> None:
-    """Whoever comes behind it tells a truncation from a deletion."""
+    """A successor tells a truncation from a deletion."""
     job = Job(daemon)
     job.write(0)
     eventually(lambda: job.log(0).exists() and job.log(0).read_bytes() == b"line 01\n")

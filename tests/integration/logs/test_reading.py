@@ -1,4 +1,4 @@
-"""`muster logs` and its services against a real daemon: no byte lost or doubled, whoever dies, is slow or rude."""
+"""`muster logs` and its services against a real daemon: no byte lost or doubled by dead, slow or rude peers."""
 
 import asyncio
 import datetime

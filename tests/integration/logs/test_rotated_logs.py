@@ -50,7 +50,7 @@ def expected(rank: int) -> "hashlib._Hash":
 
 
 class Follower(threading.Thread):
-    """Reads to the end of the job by offsets, on a connection of its own, whoever dies meanwhile."""
+    """Reads to the end of the job by offsets, on a connection of its own, over any death meanwhile."""
 
     def __init__(self, address: str, pause_s: float) -> None:
         super().__init__()

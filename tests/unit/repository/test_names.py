@@ -1,10 +1,11 @@
-"""One name for one thing: classes and modules of the three trees have names that nothing else there has."""
+"""One name for one thing: classes and modules have names that nothing else has, the public client included."""
 
 import ast
 from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
+CLIENT = [ROOT / "proto" / "muster" / "client.py"]
 MODULES = [path for tree in ("agent", "supervisors", "probes") for path in (ROOT / tree).rglob("*.py")]
 #: The same thing for NVIDIA and for Ascend.
 VENDORS = {"nvidia", "ascend"}
@@ -16,7 +17,7 @@ def several(found: dict[str, list[str]]) -> dict[str, list[str]]:
 
 def test_no_two_classes_have_one_name():
     found: dict[str, list[str]] = defaultdict(list)
-    for path in MODULES:
+    for path in MODULES + CLIENT:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(str(path.relative_to(ROOT)))

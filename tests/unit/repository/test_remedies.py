@@ -22,7 +22,7 @@ def test_a_remedy_fits_its_error(number: int, word: str) -> None:
     assert ("room" in remedy(error)) == (number == errno.ENOSPC)
 
 
-def test_one_that_is_not_known() -> None:
+def test_an_unknown_error() -> None:
     assert remedy(OSError(errno.ENXIO, "no"), "otherwise") == "otherwise"
 
 

@@ -1,5 +1,6 @@
 """Pages, and the words of supervisors and probes, are the field's: none of those that the glossary replaces."""
 
+import ast
 import io
 import re
 import tokenize
@@ -21,6 +22,8 @@ REPLACED = {
     r"such an? one": "the noun",
     r"nobody can tell": "is unknown",
     r"must have gone": "has exited",
+    r"whom?ever": "the noun",
+    r"(is|are)\s+(told|said)": "the driver reports, muster prints",
 }
 
 EXCEPTIONS = {
@@ -100,3 +103,19 @@ def test_code_has_no_replaced_word(room: str) -> None:
         for match in re.finditer(rf"\b({pattern})\b", text, re.I)
     ]
     assert not found, "\n".join(found)
+
+
+def test_names_of_tests_have_no_replaced_word() -> None:
+    names = [
+        (path, node.name)
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    ]
+    found = [
+        f"{path.relative_to(ROOT)}: {name}: {match[0]!r}: write {instead}"
+        for path, name in names
+        for pattern, instead in REPLACED.items()
+        for match in re.finditer(rf"\b({pattern})\b", name.replace("_", " "))
+    ]
+    assert len(names) > 1000 and not found, "\n".join(found)

@@ -330,7 +330,7 @@ async def test_a_job_that_is_removed_while_it_is_read_is_no_end_of_output(world)
     assert not any(m.eof for m in context.messages)
 
 
-async def test_where_a_tail_begins_is_told_first(world):
+async def test_where_a_tail_begins_is_reported_first(world):
     world.job("a", ranks=2)
     world.write("a", "1\n2\n", 1)
     messages = await one(world, job_id="a", tail_lines=1)

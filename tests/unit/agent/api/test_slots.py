@@ -113,7 +113,7 @@ def test_the_refusal_names_what_where_how_many_and_the_setting(listeners: Listen
     assert caught.value.reason == "TOO_MANY"
 
 
-def test_one_certificate_gets_a_part_whatever_its_role(listeners: Listeners) -> None:
+def test_one_certificate_gets_a_part_in_every_role(listeners: Listeners) -> None:
     tls = listeners.add("tls", "[::]:7", shared=True)
     for caller in (certificate("a"), certificate("b", Role.OPERATOR)):
         held = fill(tls, SlotKind.LOGS, caller)

@@ -25,7 +25,7 @@ def cards(*health: str) -> list[node_pb2.Card]:
 
 
 @pytest.mark.parametrize("reason", ["it is lost", "a drill of uid 0: it is lost", "drill", ""])
-def test_the_mark_is_there_whatever_the_reason_says(reason: str, capfd: pytest.CaptureFixture[str]):
+def test_the_mark_is_shown_with_every_reason(reason: str, capfd: pytest.CaptureFixture[str]):
     assert drills.reason(condition(True, reason)).endswith("(injected for a drill)")
     assert drills.reason(condition(False, reason)) == reason
     check_words.print_conditions([condition(True, reason)], as_json=False)  # the answer of inject, and of clear
@@ -57,7 +57,7 @@ def test_the_health_of_a_card_is_starred_where_only_a_drill_makes_it_so(capfd: p
     assert "*" not in capfd.readouterr().out
 
 
-def test_ranks_that_were_not_looked_at_are_told_without_readings():
+def test_ranks_that_were_not_looked_at_are_reported_without_readings():
     job = telemetry_pb2.JobTelemetry(job_id="j", state=job_pb2.JOB_STATE_RUNNING)
     for rank in range(2):
         job.ranks.add(rank=rank, device=rank, pid=100 + rank)

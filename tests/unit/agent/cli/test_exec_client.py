@@ -16,13 +16,13 @@ from muster.agent.cli import printing
 from muster.agent.cli.client import calls as connection
 from muster.agent.cli.client import exec_client
 from muster.agent.cli.client.slot_wait import SlotWait
-from muster.agent.cli.exits import CallFailed, Failure
+from muster.agent.cli.exits import CallFailed, CommandFailed
 from muster.supervisors.session import session
 from muster.v1 import exec_pb2, exec_pb2_grpc
 
 
 @pytest.mark.parametrize("end", ["code", "failure", "defect", "signal"])
-async def test_the_terminal_is_given_back_while_signals_are_heeded(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+async def test_the_terminal_is_given_back_while_signals_are_handled(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     """Behind that, a second SIGTERM or SIGHUP would end us with a terminal that is raw."""
     happened: list[str] = []
 
@@ -31,7 +31,7 @@ async def test_the_terminal_is_given_back_while_signals_are_heeded(monkeypatch: 
             self._id, self._raw = "session", True
             self.terminal.raw()
             if end == "failure":
-                raise Failure("it has gone")
+                raise CommandFailed("it has gone")
             if end == "defect":
                 raise ValueError("never to be")
             if end == "signal":
@@ -65,7 +65,7 @@ async def test_the_terminal_is_given_back_while_signals_are_heeded(monkeypatch: 
     session = Session(connection, exec_pb2.ExecRequest(), stdin=False, keys=b"")
     try:
         assert await session.run() == {"code": 7, "signal": 143}[end]
-    except* (Failure, ValueError):
+    except* (CommandFailed, ValueError):
         assert end in ("failure", "defect")
     assert "raw" in happened
     while happened.pop() != "no signal is heeded":

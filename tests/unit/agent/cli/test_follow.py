@@ -82,7 +82,7 @@ def test_a_search_that_broke_off_goes_on_behind_what_was_searched(capfd):
     assert sink.cuts == [] and not capfd.readouterr().err  # what was passed over is not missing
 
 
-def test_output_that_is_missing_behind_what_was_searched_is_told(capfd):
+def test_output_that_is_missing_behind_what_was_searched_is_reported(capfd):
     sink = Sink()
     read(Daemon([lines(0, b"a\n", 500), lines(600, b"", 900), END]), sink)
     said = capfd.readouterr().err
@@ -165,7 +165,7 @@ def moved(rank: int, begin: int, end: int) -> CallFailed:
     return CallFailed("OUT_OF_RANGE", "no", "OFFSET_OUT_OF_RANGE", facts=facts)
 
 
-def test_what_was_removed_or_cut_while_nobody_was_connected_is_told_and_reading_goes_on(capfd):
+def test_what_was_removed_or_cut_while_nobody_was_connected_is_reported_and_reading_goes_on(capfd):
     sink = Sink()
     daemon = Daemon(
         [chunk(0, 0, b"abc"), chunk(1, 0, b"xyz"), BROKEN],
@@ -255,7 +255,7 @@ def test_the_output_of_a_node_goes_on_by_job():
     assert asked.event_cursor == "c-5"
 
 
-def test_output_that_is_not_kept_is_told(capfd):
+def test_output_that_is_not_kept_is_reported(capfd):
     sink = Sink()
     daemon = Daemon([chunk(0, 10, b"ab"), chunk(1, 0, b"x"), chunk(0, 20, b"c"), BROKEN], [chunk(0, 30, b"d"), END])
     read(daemon, sink)
@@ -266,7 +266,7 @@ def test_output_that_is_not_kept_is_told(capfd):
         assert f"rank 0: bytes {gap} are no longer stored" in told
 
 
-def test_output_of_which_nothing_is_kept_is_told(capfd):
+def test_output_of_which_nothing_is_kept_is_reported(capfd):
     read(Daemon([chunk(0, 10, b""), END]), Sink())
     assert "rank 0: bytes 0 to 10 are no longer stored" in capfd.readouterr().err
 

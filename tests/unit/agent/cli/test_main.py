@@ -131,7 +131,7 @@ def test_wrong_addresses(written):
         parse(written)
 
 
-def test_a_socket_without_a_listener_is_told_from_none(tmp_path):
+def test_a_socket_without_a_listener_is_distinguished_from_none(tmp_path):
     import socket
 
     with pytest.raises(NoDaemon) as caught:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.cli.exits import Failure
+from muster.agent.cli.exits import CommandFailed
 from muster.agent.cli.installed import Content, alone
 
 
@@ -99,7 +99,7 @@ def test_what_was_cut_short_is_still_ours(tmp_path: Path, record: Path) -> None:
 
 
 def test_one_at_a_time(record: Path) -> None:
-    with alone(record), pytest.raises(Failure, match="another"), alone(record):
+    with alone(record), pytest.raises(CommandFailed, match="another"), alone(record):
         pass
 
 
@@ -107,7 +107,7 @@ def test_one_at_a_time(record: Path) -> None:
 def test_a_damaged_record_is_no_licence(record: Path, text: str) -> None:
     record.parent.mkdir(parents=True)
     record.write_text(text, errors="surrogateescape")
-    with pytest.raises(Failure, match="cannot read"), alone(record):
+    with pytest.raises(CommandFailed, match="cannot read"), alone(record):
         pass
 
 

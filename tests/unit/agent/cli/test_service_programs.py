@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.agent.cli.commands import service
-from muster.agent.cli.exits import Failure
+from muster.agent.cli.exits import CommandFailed
 from muster.agent.cli.main import cli
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="all else belongs to another than root")
@@ -25,7 +25,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shared / "link" / "bin"
 
 
-def test_one_that_only_root_can_change_is_taken(environment: Path) -> None:
+def test_an_environment_that_only_root_can_change_is_taken(environment: Path) -> None:
     assert service.checked_programs(force=False) == environment
 
 
@@ -34,13 +34,13 @@ def test_a_way_through_a_link_is_judged_as_well(environment: Path) -> None:
     os.chown(shared, 0, 4711)
     shared.chmod(stat.S_IMODE(0o775))
     with pytest.raises(
-        Failure, match=f"{shared}: the group 4711 can write there.*: chmod g-w {shared}. Make the .*--force"
+        CommandFailed, match=f"{shared}: the group 4711 can write there.*: chmod g-w {shared}. Make the .*--force"
     ):
         service.checked_programs(force=False)
     assert service.checked_programs(force=True) == environment
 
 
-def test_the_unit_of_one_that_was_forced_starts(environment: Path) -> None:
+def test_the_unit_of_a_forced_environment_starts(environment: Path) -> None:
     """musterd itself refuses it, too."""
     files = service.wanted_files(cli, environment, ("--trust-environment",))
     unit = files[Path("/etc/systemd/system/musterd.service")]

@@ -3,7 +3,7 @@ import os
 import click
 import pytest
 
-from muster.agent.cli.exits import BadSpec, Failure
+from muster.agent.cli.exits import BadSpec, CommandFailed
 from muster.agent.cli.spec import job_spec, spec_values
 from muster.agent.cli.spec.job_spec import Draft
 from muster.agent.cli.spec.spec_options import spec_options
@@ -229,12 +229,12 @@ def test_options_win_over_the_file():
 
 
 def test_no_command_is_wrong_usage():
-    with pytest.raises(Failure, match="COMMAND is missing") as caught:
+    with pytest.raises(CommandFailed, match="COMMAND is missing") as caught:
         job_spec.from_table({"command": []}).spec()
     assert caught.value.exit_code == 2
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_that_is_wrong_is_reported_at_once():
     with pytest.raises(BadSpec) as caught:
         draft_of(job_id="a/b", ranks=0, nodes=["a", "b"]).spec()
     fields = [line.rpartition(": must")[0] for line in caught.value.message.splitlines()]

@@ -39,7 +39,7 @@ def test_switched_off_it_clears() -> None:
     assert not watch.take(record, detector, enabled=False)
 
 
-def test_beside_the_plain_rule_nothing_is_said() -> None:
+def test_beside_the_plain_rule_nothing_is_reported() -> None:
     watch, _, record = until_slow()
     assert watch.take(record, PlainDetector(HangSettings(rule="plain")), enabled=True)
     assert watch.found is None

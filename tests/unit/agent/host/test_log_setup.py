@@ -17,7 +17,7 @@ def _as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_an_exception_is_told_without_the_values_of_variables(form: str) -> None:
+def test_an_exception_is_reported_without_the_values_of_variables(form: str) -> None:
     out = io.StringIO()
     log_setup.configure("debug", form, out)  # type: ignore[arg-type]  # one of the two
 

@@ -15,7 +15,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_folders_are_made_whatever_the_umask(tmp_path: Path):
+def test_folders_are_made_under_every_umask(tmp_path: Path):
     root = Root.under(tmp_path / "new" / "root")
     before = os.umask(0o077)
     try:
@@ -108,7 +108,7 @@ def test_the_epoch_stays(tmp_path: Path):
     assert state_folder.event_epoch(tmp_path) == epoch
 
 
-def test_the_key_of_digests_stays_and_is_told_to_nobody(tmp_path: Path):
+def test_the_key_of_digests_stays_and_is_private(tmp_path: Path):
     key = state_folder.digest_key(tmp_path)
     assert len(key) == 32 and state_folder.digest_key(tmp_path) == key
     assert (tmp_path / "digest.key").stat().st_mode & 0o777 == 0o600

@@ -38,7 +38,7 @@ async def test_parties_have_their_turns_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("pauses", [False, True])
-async def test_whoever_leaves_passes_the_turn_on(pauses: bool) -> None:
+async def test_a_caller_that_leaves_passes_the_turn_on(pauses: bool) -> None:
     row = Row(Turns(pauses=pauses))
     async with anyio.create_task_group() as tasks:
         async with row.turns.turn(), anyio.create_task_group() as leaving:

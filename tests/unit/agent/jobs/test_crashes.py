@@ -21,7 +21,7 @@ def anyio_backend() -> str:
         ([True, *[False] * (MANY - 1)], f"it died or could not be started {MANY} times"),
     ],
 )
-async def test_what_happened_again_and_again_is_said(tmp_path: Path, lived: list[bool], said: str) -> None:
+async def test_what_happened_again_and_again_is_reported(tmp_path: Path, lived: list[bool], said: str) -> None:
     found: list[CheckResult] = []
     crashes = Crashes(await EventStore.open(tmp_path, 1 << 20), found.append, lambda _: None)
     for alive in lived:
@@ -32,7 +32,7 @@ async def test_what_happened_again_and_again_is_said(tmp_path: Path, lived: list
 
 
 @pytest.mark.anyio
-async def test_a_death_that_is_told_again_is_counted_once(tmp_path: Path) -> None:
+async def test_a_death_that_is_reported_again_is_counted_once(tmp_path: Path) -> None:
     found: list[CheckResult] = []
     events = await EventStore.open(tmp_path, 1 << 20)
     appended: list[str] = []

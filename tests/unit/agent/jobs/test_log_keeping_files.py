@@ -206,7 +206,7 @@ def test_until_it_is_removed_a_reader_finds_output_where_it_was(tmp_path: Path, 
     assert os.listdir(tmp_path) == [f"{RANK}.removed"]
 
 
-def test_what_was_removed_of_a_known_job_is_told(tmp_path: Path) -> None:
+def test_what_was_removed_of_a_known_job_is_reported(tmp_path: Path) -> None:
     log = make(tmp_path, RANK, b"y" * 50)
     make(tmp_path, f"{RANK}.0000000000000000-0000000000000100")
     make(tmp_path, "a-proc-rank-4-device-1.txt", b"")

@@ -87,7 +87,7 @@ def test_the_nodes_grace_is_filled_in_only_where_it_differs():
     assert admission.resolved(own, config) is own
 
 
-def test_a_free_port_is_not_one_that_is_taken():
+def test_a_free_port_is_not_in_use():
     port = admission.free_port(set())
     assert 0 < port < 65536
     assert admission.free_port({port}) != port

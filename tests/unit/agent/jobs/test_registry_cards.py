@@ -92,7 +92,7 @@ def test_an_unfit_card_is_not_given_away():
     assert cards.held("b") == []
 
 
-def test_who_is_still_on_the_card_of_an_ended_job_is_named():
+def test_a_process_left_on_the_card_of_an_ended_job_is_named():
     cards = node(0, 1)
     cards.lease("gone", wants(1), {})
     cards.hold("gone", {0: "process 4711 (python) still holds it"})
@@ -133,7 +133,7 @@ def test_healthy_cards_first_then_those_with_warnings_and_last_those_that_do_not
     assert "card 0: it does not answer (HANG)" in last.warnings[0]
 
 
-def test_as_few_doubtful_cards_as_can_be_and_the_gravest_is_told_first():
+def test_as_few_doubtful_cards_as_can_be_and_the_gravest_is_reported_first():
     cards = node(*range(4))
     given = cards.lease("a", wants(3), {}, {0: HANGS, 1: HOT, 2: HOT})
     assert given.devices == [1, 2, 3]

@@ -55,7 +55,7 @@ def made(root: Root, records: list[dict[str, Any]]) -> JobPaths:
     return root.job("a")
 
 
-def test_a_journal_is_told_as_events(tmp_path: Path):
+def test_a_journal_is_reported_as_events(tmp_path: Path):
     entry, told = load("a", made(Root.under(tmp_path), STORY))
     assert entry.damaged == ""
     assert entry.spec == SPEC
@@ -123,7 +123,7 @@ STEPS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_steps_and_attempts_are_told_as_events(tmp_path: Path):
+def test_steps_and_attempts_are_reported_as_events(tmp_path: Path):
     entry, told = load("a", made(Root.under(tmp_path), STEPS))
     assert entry.damaged == ""
     assert [(n, e.kind, e.rank, e.seconds) for n, e in told] == [
@@ -214,7 +214,7 @@ def test_a_job_is_recorded_where_the_node_has_no_more_threads(tmp_path: Path, mo
         (lambda p: p.spec.unlink(), "spec.json: somebody removed it"),
     ],
 )
-def test_damage_is_said_and_nothing_guessed(damage: Any, said: str, tmp_path: Path):
+def test_damage_is_reported_and_nothing_guessed(damage: Any, said: str, tmp_path: Path):
     paths = made(Root.under(tmp_path), STORY)
     damage(paths)
     entry, told = load("a", paths)
@@ -249,7 +249,7 @@ def test_a_folder_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
     assert (root.job("a").spec.stat().st_mode & 0o777) == 0o600
 
 
-def test_leftovers_and_strangers_are_told_apart(tmp_path: Path):
+def test_leftovers_and_strangers_are_distinguished(tmp_path: Path):
     root = Root.under(tmp_path)
     made(root, [])
     (root.jobs / ".b.1234").mkdir()
@@ -390,7 +390,7 @@ def test_why_a_journal_takes_no_record_is_noted_until_it_does_or_the_job_has_end
 
 
 async def test_two_that_read_along_at_once_tell_each_record_once(tmp_path: Path):
-    """Whoever follows the supervisor, and whoever ends the job in its place: what the slower one has read is known."""
+    """The follower of the supervisor, and the task that ends the job for it: what the slower one has read is known."""
     root = Root.under(tmp_path)
     paths = made(root, STORY[:5])
     entry, _ = load("a", paths)

@@ -38,7 +38,7 @@ def test_fifos_of_ranks_and_of_the_jobs_own_log_are_made_and_held(tmp_path):
     os.write(writer, b"last words")
     os.close(writer)
     reader = os.open(paths.job_fifo, os.O_RDONLY | os.O_NONBLOCK)
-    assert os.read(reader, 100) == b"last words", "it is still there for whoever comes"
+    assert os.read(reader, 100) == b"last words", "the next caller still finds it"
     os.close(reader)
     held.release()
     assert not fifos_of(paths, 4, 5) & open_fds()

@@ -329,7 +329,7 @@ async def test_output_that_was_removed_shows_as_a_gap_behind_what_was_searched(t
     ]
 
 
-async def test_a_file_that_shrank_is_told_and_searched_on_from_its_new_end(tmp_path):
+async def test_a_file_that_shrank_is_reported_and_searched_on_from_its_new_end(tmp_path):
     file = a_file(tmp_path, 0, [(b"needle 1\nneedle 2\n", 1)])
     reading = Search([file], {0: 0}, LineFilter([(b"needle",)]))
     assert [chunk.data for chunk in await chunks_of(reading, [{0: 18}])] == [b"needle 1\nneedle 2\n"]

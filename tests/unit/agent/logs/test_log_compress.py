@@ -90,7 +90,7 @@ def test_only_one_has_a_file(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def test_what_cannot_be_compressed_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_compressed_is_reported(tmp_path: Path) -> None:
     _, path, _ = segment(tmp_path, 1 << 20)
     short = path.with_name(path.name.rpartition("-")[0] + "-9999999999999999")
     path.rename(short)

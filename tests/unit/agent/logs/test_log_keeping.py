@@ -181,7 +181,7 @@ async def test_a_folder_that_several_jobs_share_goes_with_the_last(tmp_path: Pat
         await node.until(lambda: not folder.exists(), keep_days=0.01)
 
 
-async def test_a_removal_that_fails_is_told(tmp_path: Path) -> None:
+async def test_a_removal_that_fails_is_reported(tmp_path: Path) -> None:
     async with kept(tmp_path) as node:
         node.job("job", 48)
         log_segments.removed_path(node.log("job")).mkdir()
@@ -375,7 +375,7 @@ async def test_it_is_left_alone_for_longer_after_each_failure(tmp_path: Path) ->
         assert len(await node.told("logs.upload_failed")) == 1, "the same reason is told once"
 
 
-async def test_what_a_program_says_at_its_end_is_told_however_much_it_says(tmp_path: Path) -> None:
+async def test_what_a_program_says_at_its_end_is_reported_however_much_it_says(tmp_path: Path) -> None:
     async with kept(tmp_path) as node:
         node.job("job", 1)
         noise = f"i=0; while [ $i -lt 40000 ]; do echo '{'words ' * 8}' >&2; i=$((i+1)); done"

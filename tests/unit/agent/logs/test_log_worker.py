@@ -98,7 +98,7 @@ def test_the_jobs_own_log() -> None:
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-async def test_one_that_was_killed_is_cut_to_what_is_known(tmp_path: Path) -> None:
+async def test_a_log_after_a_kill_is_cut_to_what_is_known(tmp_path: Path) -> None:
     root, entry = entry_of(tmp_path)
     put(root, 0, b"one\ntwo\nthr")
     put(root, 1, b"alpha\n")
@@ -131,7 +131,7 @@ async def test_the_file_of_an_earlier_job_is_set_aside(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in root.log.glob("job-worker-0.log.*")] == [b"of another\n"]
 
 
-async def test_one_that_ended_long_ago_gets_none(tmp_path: Path) -> None:
+async def test_a_job_that_ended_long_ago_gets_none(tmp_path: Path) -> None:
     root, entry = entry_of(tmp_path)
     put(root, 0, b"x\n")
     end(entry)

@@ -221,7 +221,7 @@ async def test_where_reading_begins(tmp_path):
         await log_reading.starts(files, sizes, {2: 7}, None, None)
 
 
-async def test_a_file_that_shrank_is_told_and_read_on_from_its_new_end(tmp_path):
+async def test_a_file_that_shrank_is_reported_and_read_on_from_its_new_end(tmp_path):
     file = rank_file(tmp_path, 0, b"0123456789", [(0, 1)])
     merge = log_reading.Merge([file], {0: 0})
     assert merge.begin({0: 10})
@@ -658,7 +658,7 @@ async def test_a_file_that_cannot_be_read_is_named(world):
         await world.service.ReadLogs(log_pb2.ReadLogsRequest(job_id="j"), FakeContext())
 
 
-async def test_a_cut_file_is_told_to_a_follower(world):
+async def test_a_cut_file_is_reported_to_a_follower(world):
     append(world.paths[4], b"0123456789")
     context = FakeContext()
     async with anyio.create_task_group() as tasks:

@@ -657,7 +657,7 @@ async def test_a_new_configuration_takes_effect(tmp_path: Path):
     assert not two.exists() and metrics.trouble == []
 
 
-async def test_a_port_in_use_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_port_in_use_is_reported_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(exporter, "RETRY_S", 0.01)
     parts = Parts()
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -56,7 +56,7 @@ async def test_it_is_written_again_and_again(tmp_path: Path):
     assert seen == [b"1", b"2", b"3"]
 
 
-async def test_a_folder_that_is_not_there_is_said_and_tried_again(tmp_path: Path):
+async def test_a_folder_that_is_not_there_is_reported_and_tried_again(tmp_path: Path):
     path = tmp_path / "later" / "muster.prom"
     file = Textfile(path, page)
     await file.write()
@@ -94,7 +94,7 @@ async def test_a_defect_in_a_metric_ends_nothing(tmp_path: Path):
     assert "defect" in file.trouble
 
 
-async def test_a_disk_that_hangs_is_said_and_waited_for_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_disk_that_hangs_is_reported_and_waited_for_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     let_go, inside = threading.Event(), anyio.Event()
 
     def hang(*args: object) -> None:

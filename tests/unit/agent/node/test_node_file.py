@@ -102,7 +102,7 @@ async def test_a_damaged_file_is_set_aside_and_said(tmp_path: Path, text: str):
     assert (tmp_path / aside).read_bytes() == text.encode("latin-1")
 
 
-async def test_a_full_disk_is_said_and_mends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_full_disk_is_reported_and_mends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "node.json"
     full = True
 
@@ -208,7 +208,7 @@ async def test_the_same_again_is_not_written_again(tmp_path: Path, monkeypatch: 
     assert [write["at"] for write in writes] == [NOW, NOW + 60]
 
 
-async def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path):
+async def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path):
     faults = FaultsFile(tmp_path / "none" / "faults.json", "one")
     async with running(faults):
         faults.put([CONDITION], Moment(NOW, 1.0))

@@ -271,7 +271,7 @@ async def test_what_a_periodic_look_finds_is_a_condition_an_event_and_a_fault(ho
         assert house.faults()["boot"] == "one"
 
 
-async def test_a_reading_that_is_normal_again_is_told_once_and_leaves_the_faults(house: House):
+async def test_a_reading_that_is_normal_again_is_reported_once_and_leaves_the_faults(house: House):
     house.looker.results["temperature"] = [hot()]
     async with house.running() as health:
         await until(lambda: codes(health) == ["GPU_TEMPERATURE"])
@@ -368,7 +368,7 @@ async def test_what_a_look_would_clear_goes_when_the_checks_are_switched_off(hou
     assert "switched off" in event.message
 
 
-async def test_policy_says_who_is_refused(house: House):
+async def test_policy_decides_which_jobs_are_refused(house: House):
     async with house.running() as health:
         house.looker.results["temperature"] = [hot(Status.WARN)]
         await health.look()
@@ -430,7 +430,7 @@ async def test_what_happened_is_not_kept_young_by_looks_that_tell_of_it_again(ho
         assert [c.seen_at for c in health.conditions] == [START]
 
 
-async def test_an_event_of_the_kernel_is_told_latched_and_remembered(house: House):
+async def test_an_event_of_the_kernel_is_reported_latched_and_remembered(house: House):
     async with house.running() as health:
         house.looker.position = Position("one", 41)
         house.time.pass_(100)
@@ -500,7 +500,7 @@ async def test_after_a_reboot_what_it_clears_is_gone_and_the_xids_are_counted(ho
     assert "has rebooted" in event.message
 
 
-async def test_a_flood_is_told_once_a_minute_with_its_number(house: House):
+async def test_a_flood_is_reported_once_a_minute_with_its_number(house: House):
     async with house.running() as health:
         for _ in range(50):
             await house.looker.kernel.put([xid(31, Code.GPU_XID_APPLICATION, count=10)])
@@ -523,7 +523,7 @@ async def test_a_flood_is_told_once_a_minute_with_its_number(house: House):
         assert len(await house.told("node.event")) == 4
 
 
-async def test_a_drain_outlives_the_daemon_and_is_told(house: House):
+async def test_a_drain_outlives_the_daemon_and_is_reported(house: House):
     async with house.running() as health:
         await health.set_drain("a new fan", "ops")
         house.time.pass_(60)
@@ -624,7 +624,7 @@ async def test_a_drill_that_cannot_be_is_refused_with_the_reason(house: House):
     assert health.conditions == []
 
 
-async def test_a_damaged_file_starts_anew_and_is_said(house: House):
+async def test_a_damaged_file_starts_anew_and_is_reported(house: House):
     (house.root.state / "node.json").write_text("{")
     health = await house.load()
     assert health.conditions == []

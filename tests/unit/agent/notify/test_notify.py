@@ -72,7 +72,7 @@ def tell(store: EventStore, *events: Event) -> None:
     store.append([(None, event) for event in events])
 
 
-async def test_only_what_was_asked_for_is_told(root: Root, receiver: Receiver) -> None:
+async def test_only_what_was_asked_for_is_reported(root: Root, receiver: Receiver) -> None:
     parts = Parts(table(webhook=receiver.url))
     async with daemon(root, parts) as (store, notifier):
         tell(
@@ -95,7 +95,7 @@ async def test_only_what_was_asked_for_is_told(root: Root, receiver: Receiver) -
     assert broken["attributes"]["recommendation"] == "RETRY_HERE"
 
 
-async def test_a_failure_is_told_once_whoever_asks_for_ends_as_well(root: Root, receiver: Receiver) -> None:
+async def test_a_failure_is_reported_once_also_to_receivers_of_ends(root: Root, receiver: Receiver) -> None:
     with Receiver() as ends:
         parts = Parts(table(webhook=receiver.url, events=EVENTS))
         parts.add_job("job-1", ends.url, ("ended",))
@@ -131,7 +131,7 @@ async def test_a_jobs_webhook_gets_its_own_events_and_unsigned(root: Root, recei
     assert all("X-Muster-Signature" in got.headers for got in receiver.got)
 
 
-async def test_the_command_is_told(root: Root, tmp_path: Path) -> None:
+async def test_the_input_of_the_command(root: Root, tmp_path: Path) -> None:
     out = tmp_path / "out"
     script = 'cat >> "$1"; echo " $MUSTER_EVENT $MUSTER_JOB_ID $MUSTER_STATE" >> "$1"'
     parts = Parts(table(command=("/bin/sh", "-c", script, "sh", str(out))))
@@ -157,7 +157,7 @@ async def test_what_fails_is_tried_again_in_order_until_it_is_taken(root: Root, 
     assert len({body["id"] for body in receiver.bodies}) == 2
 
 
-async def test_one_that_is_gone_is_told_of_and_gets_all_when_it_is_back(root: Root) -> None:
+async def test_a_missing_receiver_is_reported_and_gets_all_when_it_is_back(root: Root) -> None:
     with nobody() as port, capture_logs() as logged:
         parts = Parts(table(webhook=f"http://127.0.0.1:{port}/letmein"))
         async with daemon(root, parts) as (store, notifier):
@@ -223,7 +223,7 @@ async def test_many_dead_webhooks_of_jobs_take_turns(
             await until(lambda: not notifier.trouble)
 
 
-async def test_only_so_many_wait_and_that_is_told(root: Root) -> None:
+async def test_only_so_many_wait_and_that_is_reported(root: Root) -> None:
     with nobody() as port:
         parts = Parts(table(webhook=f"http://127.0.0.1:{port}/", keep=3))
         async with daemon(root, parts) as (store, notifier):
@@ -261,7 +261,7 @@ async def test_the_receiver_says_how_long_it_is_left_alone(root: Root, receiver:
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-async def test_nothing_is_told_where_nobody_is_named_and_nothing_later_of_before(
+async def test_nothing_is_reported_where_nobody_is_named_and_nothing_later_of_before(
     root: Root, receiver: Receiver
 ) -> None:
     parts = Parts()
@@ -308,7 +308,7 @@ async def test_a_receiver_that_is_left_alone_is_tried_at_once_with_other_setting
 # --- over ends of the daemon ------------------------------------------------------------------------------------------
 
 
-async def test_over_a_restart_nothing_is_missed_and_nothing_is_told_twice(root: Root, receiver: Receiver) -> None:
+async def test_over_a_restart_nothing_is_missed_and_nothing_is_reported_twice(root: Root, receiver: Receiver) -> None:
     with nobody() as port:
         parts = Parts(table(webhook=receiver.url))
         parts.add_job("job-1", f"http://127.0.0.1:{port}/hook?token=letmein")
@@ -334,7 +334,9 @@ async def test_over_a_restart_nothing_is_missed_and_nothing_is_told_twice(root: 
     assert receiver.messages == ["one", "two", "three"]
 
 
-async def test_after_a_kill_what_was_not_noted_is_told_again_with_the_same_id(root: Root, receiver: Receiver) -> None:
+async def test_after_a_kill_what_was_not_noted_is_reported_again_with_the_same_id(
+    root: Root, receiver: Receiver
+) -> None:
     parts = Parts(table(webhook=receiver.url))
     file = root.state / "notify.json"
     async with daemon(root, parts) as (store, _):
@@ -360,7 +362,7 @@ async def test_the_first_daemon_of_all_does_not_tell_history(root: Root, receive
     assert receiver.messages == ["now"]
 
 
-async def test_a_history_that_is_gone_is_told_of(root: Root, receiver: Receiver) -> None:
+async def test_a_missing_history_is_reported(root: Root, receiver: Receiver) -> None:
     parts = Parts(table(webhook=receiver.url))
     async with daemon(root, parts) as (store, _):
         tell(store, ended("one"))

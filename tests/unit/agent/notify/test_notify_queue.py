@@ -160,7 +160,7 @@ async def test_a_file_that_cannot_be_understood_is_set_aside(tmp_path: Path, tex
     assert outbox.trouble[0].startswith(f"{path}: cannot be understood")
 
 
-async def test_a_file_that_cannot_be_written_is_told_and_tried_again(
+async def test_a_file_that_cannot_be_written_is_reported_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog, "SAVE_S", 0.01)
@@ -218,7 +218,7 @@ async def test_a_full_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert ids(await read(path), WEBHOOK) == [1, 2]
 
 
-async def test_a_disk_that_hangs_is_told_and_keeps_nothing_from_going_on(
+async def test_a_disk_that_hangs_is_reported_and_keeps_nothing_from_going_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog, "SAVE_S", 0.01)

@@ -300,7 +300,7 @@ async def test_another_rate_is_taken_over(tmp_path: Path, clock: Clock, monkeypa
 
 
 @pytest.mark.parametrize("phase", [0.0, 0.001, 0.4, 0.5, 0.6, 0.999])
-def test_beats_that_come_a_little_early_or_late_have_a_slot_each(phase: float):
+def test_looks_that_come_a_little_early_or_late_have_a_slot_each(phase: float):
     waiting = Waiting(1.0)
     times = [waiting.tick(T0 + i + phase + (0.002 if i % 2 else -0.002)) for i in range(100)]
     assert [b - a for a, b in pairwise(times)] == [1.0] * 99

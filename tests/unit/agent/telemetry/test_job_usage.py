@@ -96,13 +96,13 @@ def test_another_process_of_the_same_rank_or_pid_begins_anew():
     assert job.ranks[0].cpu is None
 
 
-def test_a_rank_without_a_process_is_told_as_such():
+def test_a_rank_without_a_process_is_reported_as_such():
     _, job = take(look(0, proc(10, 0)), look(10, proc(20, 1)))
     zero = job.ranks[0]
     assert (zero.pid, zero.processes, zero.cpu, zero.memory_bytes, zero.state) == (10, 0, None, None, "")
 
 
-def test_ranks_that_a_launcher_made_are_told():
+def test_ranks_that_a_launcher_made_are_reported():
     meter = Meter()
     procs = (proc(5, None, role=ProcessRole.HELPER), proc(12, 9, local=1), proc(11, 8, local=0, state="R"))
     _, jobs = meter.take(look(0, *procs), {}, device)

@@ -1,4 +1,4 @@
-"""Telemetry records: the keys that they have, whoever is slow, and the file."""
+"""Telemetry records: the keys that they have, slow readers, and the file."""
 
 import json
 import os
@@ -87,7 +87,7 @@ async def test_who_waits_is_woken():
     assert got == [made(0)]
 
 
-async def test_who_is_slow_loses_records_and_is_told(monkeypatch: pytest.MonkeyPatch):
+async def test_a_slow_reader_loses_records_and_learns_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(records, "MAX_BEHIND", 3)
     monkeypatch.setattr(records, "OF_EACH", 1)
     hub = Records()
@@ -144,7 +144,7 @@ async def test_a_file_gets_a_line_each_and_may_be_moved_away(tmp_path: Path):
     assert file.trouble == ""
 
 
-async def test_a_file_that_cannot_be_written_is_said_and_tried_again(tmp_path: Path):
+async def test_a_file_that_cannot_be_written_is_reported_and_tried_again(tmp_path: Path):
     hub, path = Records(), tmp_path / "no" / "records.jsonl"
     file = RecordFile(hub)
 

@@ -234,7 +234,7 @@ def look(clock: Time, *procs: JobProcess) -> ProcessLook:
     return ProcessLook(clock.at, clock.up, {"a": procs}, NodeTotals(ticks // 2, ticks, 1 << 20, 1 << 19, 777))
 
 
-async def test_looks_are_told_per_rank_and_put_into_the_history(tmp_path: Path, clock: Time):
+async def test_looks_are_reported_per_rank_and_put_into_the_history(tmp_path: Path, clock: Time):
     one = entry()
     it, _ = made(tmp_path, one)
     start = clock.at
@@ -279,7 +279,7 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return looks
 
 
-async def test_ranks_are_told_before_the_first_look_and_are_looked_at_soon(
+async def test_ranks_are_reported_before_the_first_look_and_are_looked_at_soon(
     tmp_path: Path, clock: Time, monkeypatch: pytest.MonkeyPatch
 ):
     it, jobs = made(tmp_path)
@@ -335,7 +335,7 @@ async def test_a_job_that_nobody_asks_for_is_looked_at_soon_too(
     assert len(looks) == 1
 
 
-async def test_of_a_launcher_those_ranks_are_told_that_a_look_found(tmp_path: Path, clock: Time):
+async def test_of_a_launcher_only_ranks_that_a_look_found_are_reported(tmp_path: Path, clock: Time):
     one = entry(boot=Boot.TORCHRUN)
     it, _ = made(tmp_path, one)
     assert list((await it.job(one)).ranks) == []

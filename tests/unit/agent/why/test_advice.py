@@ -61,7 +61,7 @@ def test_a_vague_sign_changes_nothing() -> None:
     assert advice(facts(*FAILED, verdict=EARLY)) == ("FAIL", "early")
 
 
-def test_a_rank_that_somebody_killed_is_tried_again_whatever_it_said_before() -> None:
+def test_a_killed_rank_is_tried_again_with_any_earlier_output() -> None:
     verdict = Verdict(137, "", 0, recommendation="RETRY_HERE", recommendation_reason="early")
     killed = (rank(0, Outcome.SIGNALLED, killed=signal.SIGKILL), victim(1))
     old = sign("python-import", before=800.0, last=False)

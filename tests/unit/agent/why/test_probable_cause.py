@@ -112,7 +112,7 @@ def test_a_lost_end_is_not_guessed() -> None:
     assert cause.confidence == "none" and "the node was rebooted" in cause.text
 
 
-def test_a_damaged_journal_is_told_and_nothing_is_made_of_it() -> None:
+def test_a_damaged_journal_is_reported_and_nothing_is_made_of_it() -> None:
     (cause,) = causes(facts(state=State.LOST, damaged="journal: record 7 is damaged"))
     assert cause.confidence == "none" and cause.evidence == ("journal: record 7 is damaged",)
 
@@ -313,7 +313,7 @@ def test_placeholders_are_filled() -> None:
     assert "`muster logs j -r 0 --tail 100`" in cause.steps[0]
 
 
-def test_nothing_known_is_said_to_be_so() -> None:
+def test_the_lack_of_any_fact_is_reported() -> None:
     wrote = Verdict(1, "", 0, ("[muster: attempt 1 begins]", "step 17"))
     (cause,) = causes(facts(*FAILED, verdict=wrote))
     assert (cause.kind, cause.confidence) == ("unknown", "none")
@@ -413,7 +413,7 @@ def test_a_hang_that_was_told_before_somebody_stopped_it_for_another_reason(by: 
     assert first(known) == ("stop", "", "certain")
 
 
-def test_a_driver_that_hung_is_told_as_that() -> None:
+def test_a_driver_that_hung_is_reported_as_that() -> None:
     hangs = happening("job.driver_hang", "a call of the driver for card 1 does not return", 3.0)
     assert causes(facts(*FAILED, happenings=(hangs,)))[0].text.startswith("a driver hung: a call")
     (now,) = causes(facts(rank(0, None), state=State.RUNNING, happenings=(hangs,)))

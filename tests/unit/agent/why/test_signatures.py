@@ -491,7 +491,7 @@ def test_a_long_line_is_looked_at_where_it_matters() -> None:
     assert found(b"z" * 600 + b"ModuleNotFoundErro" + b"MemoryError" + b"z" * 600).hits == ()
 
 
-def test_the_table_is_told_in_plain_words_and_needs_no_other() -> None:
+def test_the_table_is_reported_in_plain_words_and_needs_no_other() -> None:
     table = signatures.builtin()
     assert len({signature.id for signature in table.signatures}) == len(table.signatures) >= 60
     for signature in table.signatures:
@@ -654,7 +654,7 @@ def test_an_operator_replaces_a_signature(write: Callable[[str, str], Path]) -> 
         (OWN.replace("priority = 88", "prioritaet = 88"), "prioritaet"),
     ],
 )
-def test_a_bad_file_is_told_and_costs_nothing_else(write: Callable[[str, str], Path], text: str, told: str) -> None:
+def test_a_bad_file_is_reported_and_costs_nothing_else(write: Callable[[str, str], Path], text: str, told: str) -> None:
     write("bad.toml", text)
     table = signatures.load(write("good.toml", OWN.replace("our-license-server", "good-one")))
     assert len(table.problems) == 1
@@ -670,7 +670,7 @@ def test_a_good_signature_beside_a_bad_one_stays(write: Callable[[str, str], Pat
     assert "our-license-server" in {signature.id for signature in table.signatures}
 
 
-def test_what_cannot_be_read_is_told(write: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported(write: Callable[[str, str], Path], tmp_path: Path) -> None:
     assert signatures.load(tmp_path / "absent").problems == ()
     assert signatures.load(None).problems == ()
     (tmp_path / "x.toml").mkdir()

@@ -132,7 +132,7 @@ async def test_the_first_line_is_whole_or_left_out(log: RankLogFile) -> None:
     assert names((await search(Wanted(3, log, begin=100))).signs) == ["no-space", "python-import"]
 
 
-async def test_what_was_written_last_is_told_from_what_was_before(log: RankLogFile) -> None:
+async def test_what_was_written_last_is_distinguished_from_what_was_before(log: RankLogFile) -> None:
     log.path.write_bytes(SPACE + b"step\n" * 10 + IMPORT)
     end = len(SPACE) + 50
     index(log, (0, 1000.0), (end, 1000.0 + log_signs.APART_S + 5))
@@ -144,7 +144,7 @@ async def test_what_was_written_last_is_told_from_what_was_before(log: RankLogFi
     assert [sign.last for sign in (await search(Wanted(3, log))).signs] == [False, True]
 
 
-async def test_a_log_that_is_gone_or_unreadable_is_told_and_the_others_are_searched(
+async def test_a_log_that_is_gone_or_unreadable_is_reported_and_the_others_are_searched(
     log: RankLogFile, tmp_path: Path
 ) -> None:
     log.path.write_bytes(SPACE)

@@ -82,7 +82,7 @@ async def test_at_most_ten_minutes_and_twenty_steps(noted: Callable[[Entry, floa
     assert all(len(curve.util or curve.cpu) in (20, 21) for curve in minutes.curves)
 
 
-async def test_what_is_missing_is_said(tmp_path: Path, noted: Callable[[Entry, float, float], History]) -> None:
+async def test_what_is_missing_is_reported(tmp_path: Path, noted: Callable[[Entry, float, float], History]) -> None:
     zero = time.time()
     entry = job(zero, 50)
     empty = await why_telemetry.read(History(tmp_path / "e", lambda: BOUNDS), entry, zero, 1.0)

@@ -155,7 +155,7 @@ def test_the_object_has_the_keys_that_it_always_had(failed: Facts) -> None:
     assert found["pastAttempts"][0]["cause"]["signature"] == "cuda-out-of-memory"
 
 
-def test_a_job_that_runs_well_is_said_to() -> None:
+def test_a_job_that_runs_well_is_reported_so() -> None:
     known = changed(facts(rank(0), state=State.RUNNING), zero=ZERO, around="now")
     text = page(known)
     assert text.startswith("j: RUNNING\n  it has not ended; no problem is known\n  the ranks have run for 1m45s\n")
@@ -171,7 +171,7 @@ def test_of_a_job_that_runs_with_warnings_it_is_not_said_that_nothing_is_known()
     assert "no problem is known" not in text and "Also:\n  SUPERVISOR_CRASHING: it died 3 times\n" in text
 
 
-def test_a_line_is_told_as_one_cause() -> None:
+def test_a_line_is_reported_as_one_cause() -> None:
     step = Rank(STEP, 0, 0, 5, outcome=Outcome.EXITED, status=1 << 8, ended_at=ZERO, role="pre_start")
     known = facts(ranks=[Rank(0, 0, 0)], step=step, step_name="pre_start", signs=(sign("no-space", None),))
     text = page(known)
@@ -199,7 +199,7 @@ def test_a_job_that_succeeded_needs_few_words() -> None:
     assert "! card 0: sick" in page(grave)
 
 
-def test_damage_is_told() -> None:
+def test_damage_is_reported() -> None:
     known = facts(state=State.LOST, damaged="jobs/j/journal: record 3 is damaged", verdict=Verdict(125, "damaged"))
     text = page(known)
     assert "the job's record on disk is damaged" in text and "jobs/j/journal: record 3 is damaged" in text

@@ -114,7 +114,7 @@ async def test_two_kinds_of_calls_for_one_key_come_after_each_other(crew):
     assert "asked second" in order
 
 
-async def test_who_is_cancelled_takes_back_what_was_not_begun(crew):
+async def test_a_cancelled_caller_takes_back_what_was_not_begun(crew):
     gate, asked = Gate(), []
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as group:
@@ -138,7 +138,7 @@ async def test_no_thread_to_be_had(crew, monkeypatch):
     assert await crew.run({0: lambda: 1}, 60) == {0: Answer(1)}
 
 
-async def test_a_thread_that_rests_goes_when_the_crew_is_closed(crew):
+async def test_an_idle_thread_ends_when_the_pool_is_closed(crew):
     await crew.run({0: lambda: 1}, 60)
     assert [t for t in threading.enumerate() if t.name == "test crew" and t.daemon]
     crew.close()

@@ -61,14 +61,14 @@ async def test_each_period_from_the_phase_on(monkeypatch: pytest.MonkeyPatch):
     assert beat.took_s == pytest.approx(0.01)
 
 
-async def test_who_is_slow_leaves_beats_out_and_keeps_the_time(monkeypatch: pytest.MonkeyPatch):
+async def test_a_slow_caller_skips_periods_and_keeps_the_time(monkeypatch: pytest.MonkeyPatch):
     times, beat = await run(monkeypatch, 9.5, lambda _: 1.0, lambda n: 3.4 if n == 1 else 0.0, 0.0)
     # The second one takes from 1 to 4.4: what was due at 2, 3 and 4 is not made up for but once.
     assert times == [0.0, 1.0, 5.0, 6.0, 7.0, 8.0, 9.0]
     assert beat.skipped == 3
 
 
-async def test_who_is_always_slow_never_piles_up(monkeypatch: pytest.MonkeyPatch):
+async def test_a_caller_that_is_always_slow_never_piles_up(monkeypatch: pytest.MonkeyPatch):
     times, beat = await run(monkeypatch, 20, lambda _: 1.0, lambda _: 2.5, 0.0)
     assert times == [0.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0]
     assert beat.skipped == 2 * beat.done

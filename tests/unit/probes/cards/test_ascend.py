@@ -287,7 +287,7 @@ def test_a_card_that_was_lost_before_is_listed_and_comes_back(make):
     assert backend.describe(backend.cards()[1]).bus_id == cards[1].bus_id
 
 
-def test_which_of_two_lost_cards_it_is_is_told_once_one_is_back(make):
+def test_which_of_two_lost_cards_it_is_is_reported_once_one_is_back(make):
     """Their numbers can only be guessed as long as they are lost; a guess never becomes another card's reading."""
     cards, backend = make()
     cards[0].minor, cards[3].minor = 3, 0
@@ -325,7 +325,7 @@ async def test_a_chip_that_hangs_while_the_chips_are_listed_costs_none_but_itsel
                 pass
         assert view.sick[2].trouble is Trouble.HANG and set(view.readings) == {0, 1, 3}
         assert [index for index, card in view.cards.items() if card.uuid] == [0, 1, 3]
-        # Nobody waits for it again, whoever lists the cards anew.
+        # No later listing of the cards waits for it again.
         view = await driver.relist(anew=True)
         assert view.driver is None and list(view.cards) == [0, 1, 2, 3]
         assert set((await driver.refresh(What.HEALTH)).health) == {0, 1, 3}
@@ -355,7 +355,7 @@ async def test_links_that_hang_do_not_keep_the_cards_from_being_listed_anew(make
         await driver.close()
 
 
-def test_a_node_without_a_card_is_told(make, tmp_path):
+def test_a_node_without_a_card_is_reported(make, tmp_path):
     _, backend = make(2)
     for number in (0, 1, 5):
         (tmp_path / "cards0/dev" / f"davinci{number}").touch()
@@ -530,7 +530,7 @@ def test_a_network_that_does_not_answer_takes_no_card_down(make, monkeypatch):
     eventually(lambda: backend.health(0).npu_network == 6, LONG)
 
 
-def test_an_answer_that_comes_late_is_told_at_the_next_look():
+def test_an_answer_that_comes_late_is_reported_at_the_next_look():
     gate = threading.Event()
 
     def ask():
@@ -587,7 +587,7 @@ def test_the_port_is_asked_for_by_its_program(tmp_path, monkeypatch, said, up):
 
 
 @pytest.mark.parametrize("model", ["Ascend910B3", "Ascend950"])
-def test_faults_are_told_as_they_come(make, model):
+def test_faults_are_reported_as_they_come(make, model):
     cards, backend = make(4, model)
     cards[2].minor, cards[3].minor = 3, 2
     backend.open()

@@ -51,7 +51,7 @@ def test_layouts(layout, size, offsets):
         (-1, Trouble.FAILED, "unknown"),
     ],
 )
-def test_a_return_code_is_told_in_words(code, trouble, words):
+def test_a_return_code_is_reported_in_words(code, trouble, words):
     error = dcmi_codes.error("dcmi_get_device_health", code)
     assert (error.trouble, error.number) == (trouble, code)
     assert f"dcmi_get_device_health gives {code} (" in str(error) and words in str(error)
@@ -89,7 +89,7 @@ def test_no_library():
     assert caught.value.trouble is Trouble.NO_LIBRARY and caught.value.of_driver
 
 
-def test_a_library_that_cannot_be_loaded_is_told(tmp_path):
+def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
     broken = tmp_path / "libdcmi.so"
     broken.write_text("no library")
     with pytest.raises(DriverError, match=re.escape(f"cannot be loaded: {broken}: ")) as caught:

@@ -268,7 +268,7 @@ async def test_a_library_alone_is_no_sign_of_cards(make, backend, slots, trouble
 
 
 @pytest.mark.parametrize("trouble", [Trouble.NO_DRIVER, Trouble.MISMATCH, Trouble.FAILED])
-async def test_a_driver_in_trouble_with_device_nodes_has_cards_whatever_is_configured(make, backend, trouble):
+async def test_a_driver_in_trouble_with_device_nodes_has_cards_with_any_configuration(make, backend, trouble):
     backend.says["open", None] = DriverError(trouble, "not well", of_driver=True)
     view = await make(backend, slots=4, nodes=("nvidia0", "nvidia1")).open()
     assert (view.kind, list(view.cards), view.driver.trouble) == ("nvidia", [0, 1], trouble)
@@ -500,7 +500,7 @@ async def test_a_driver_that_is_unloaded_and_back(make, backend, monkeypatch):
     backend.says |= {("read", i): GONE for i in range(4)} | {("open", None): GONE}
     view = await driver.refresh(What.READINGS)
     assert view.driver.trouble is Trouble.NO_DRIVER and (view.readings, view.health, view.holders) == ({}, {}, {})
-    # The cards are still this host's, and whoever holds them too.
+    # The cards are still this host's, and so are their holders.
     assert [card.uuid for card in view.cards.values()] == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
     tries = len(backend.asked("open"))
     clock.ahead += module.REOPEN_S

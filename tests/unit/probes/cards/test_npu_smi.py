@@ -262,7 +262,7 @@ _TABLES = st.lists(st.lists(_CELLS, max_size=6).map(lambda cells: f"|{'|'.join(c
 
 
 @given(_TABLES | st.text())
-def test_whatever_is_printed_is_read_or_left_out(text):
+def test_any_output_is_read_or_left_out(text):
     info = npu_smi.info(text)
     for row in info.rows if info else ():
         assert row.seat[0] >= 0 and row.seat[1] >= 0

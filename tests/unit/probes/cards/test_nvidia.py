@@ -252,7 +252,7 @@ def test_a_card_that_falls_off_the_bus_and_is_back(both, call, lose, trouble):
 
 
 @pytest.mark.parametrize("call", ["read", "health", "holders", "describe"])
-def test_a_driver_that_goes_meanwhile_is_told_as_the_driver(both, call):
+def test_a_driver_that_goes_meanwhile_is_reported_as_the_driver(both, call):
     cards, backend = both
     backend.read(0)
     cards[0].fail("*", 9)

@@ -71,7 +71,7 @@ def proc(tmp_path: Path) -> ProcFolder:
 
 
 def release(fifo: Path) -> None:
-    """Lets whoever waits for a writer go on."""
+    """Lets a reader go on that waits for a writer."""
     os.close(os.open(fifo, os.O_WRONLY))
 
 
@@ -127,7 +127,7 @@ async def test_a_process_that_cannot_be_read_costs_only_itself(proc: ProcFolder,
         await until(lambda: watch.sampler.trouble == "")
 
 
-async def test_what_hangs_is_said(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch):
+async def test_what_hangs_is_reported(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sampler, "STUCK_S", 0.1)
     monkeypatch.setattr(sampler, "MAX_LEFT_BEHIND", 1)
     (proc.path / "110" / "io").unlink()
@@ -146,7 +146,7 @@ async def test_what_hangs_is_said(proc: ProcFolder, monkeypatch: pytest.MonkeyPa
         assert watch.sampler.trouble == ""
 
 
-async def test_a_proc_that_cannot_be_listed_is_said(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch):
+async def test_a_proc_that_cannot_be_listed_is_reported(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch):
     watch = Watch(proc.path, FAST)
 
     def refuse(self: object) -> set[int]:

@@ -169,7 +169,7 @@ async def test_what_it_says_now_counts_and_not_what_was_read_before(make):
     ],
 )
 @pytest.mark.parametrize("wanted", [CardsWanted(indices=(0, 1, 2, 5)), CardsWanted(every=True), CardsWanted(count=4)])
-async def test_a_driver_in_trouble_is_told_once_for_all_cards(make, tmp_path, wanted, trouble, code, status):
+async def test_a_driver_in_trouble_is_reported_once_for_all_cards(make, tmp_path, wanted, trouble, code, status):
     for i in (0, 1, 2, 5):
         (tmp_path / f"nvidia{i}").touch()
     backend = Cards()

@@ -38,7 +38,7 @@ def test_what_times_out_or_hangs_is_never_held_against_a_node():
 
 
 @pytest.mark.parametrize("written", ["GPU_LOST", "gpu_lost", " Gpu_Lost "])
-def test_a_code_in_whatever_case(written):
+def test_a_code_in_upper_and_lower_case(written):
     code, row = explain(written)
     assert code is Code.GPU_LOST and row is EXPLANATIONS[code]
 

@@ -13,7 +13,7 @@ HEALTHY = [scenario for scenario in (*SCENARIOS, *VARIATIONS, *STACKED) if scena
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_what_must_be_told_is_told_in_time(scenario: Scenario) -> None:
+def test_what_must_be_reported_is_reported_in_time(scenario: Scenario) -> None:
     assert run(scenario, 1, HangSettings()).wrong == ""
 
 

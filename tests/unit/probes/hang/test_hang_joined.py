@@ -12,7 +12,7 @@ import click
 import pytest
 
 from muster.agent.cli.commands.hang import hang
-from muster.agent.cli.exits import Failure
+from muster.agent.cli.exits import CommandFailed
 from muster.probes.hang import Change, HangSettings, Record
 from muster.probes.hang.hang_records import read
 from muster.probes.hang.hang_replay import replay
@@ -177,7 +177,7 @@ def test_what_is_not_told_is_not_there():
     assert (record.procs, record.cards, record.log_bytes, record.has_log) == (None, None, {}, False)
 
 
-def test_jobs_are_told_apart_and_the_longest_silent_goes_first(monkeypatch: pytest.MonkeyPatch):
+def test_jobs_are_distinguished_and_the_longest_silent_goes_first(monkeypatch: pytest.MonkeyPatch):
     import muster.probes.hang.joined as module
 
     monkeypatch.setattr(module, "MAX_JOBS", 2)
@@ -222,9 +222,9 @@ def test_a_bad_line_is_named_with_its_file(tmp_path: Path, capfd: pytest.Capture
 
 def test_files_that_cannot_be_joined(tmp_path: Path):
     (tmp_path / "a").touch()
-    with pytest.raises(Failure, match=r"cannot read .*nowhere"):
+    with pytest.raises(CommandFailed, match=r"cannot read .*nowhere"):
         call(tmp_path / "a", tmp_path / "nowhere")
-    with pytest.raises(Failure, match="give standard input only once"):
+    with pytest.raises(CommandFailed, match="give standard input only once"):
         call("-", "-")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from muster.agent.cli.commands.hang import hang
-from muster.agent.cli.exits import Failure
+from muster.agent.cli.exits import CommandFailed
 from tests.corpus.measure import trace
 from tests.corpus.scenarios import BY_NAME
 from tests.corpus.slow import ALL as SLOW_ALL
@@ -67,7 +67,7 @@ def test_bad_lines_are_named_and_left_out(lines: list[str], tmp_path: Path, capf
     assert [json.loads(line)["verdict"] for line in out.splitlines()][-1] == "HUNG"
 
 
-def test_several_jobs_are_told_apart(lines: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_several_jobs_are_distinguished(lines: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     other = [json.dumps(json.loads(line) | {"job": "other"}) for line in lines]
     file = tmp_path / "f.jsonl"
     file.write_text("\n".join(line for pair in zip(lines, other, strict=True) for line in pair))
@@ -120,17 +120,17 @@ def test_nothing_is_in_an_empty_file(tmp_path: Path, capfd: pytest.CaptureFixtur
         (("-", "--set", "hung_s=soon"), "--set hung_s: 'soon'", 2),
     ],
 )
-def test_what_cannot_be_done_is_said(words: tuple[str, ...], says: str, code: int) -> None:
-    with pytest.raises(Failure) as failure:
+def test_what_cannot_be_done_is_reported(words: tuple[str, ...], says: str, code: int) -> None:
+    with pytest.raises(CommandFailed) as failure:
         call(*words)
     assert says in failure.value.message
     assert failure.value.exit_code == code
 
 
-def test_a_file_that_is_cut_off_is_said_to_be(lines: list[str], tmp_path: Path) -> None:
+def test_a_truncated_file_is_reported(lines: list[str], tmp_path: Path) -> None:
     file = tmp_path / "f.gz"
     file.write_bytes(gzip.compress("\n".join(lines).encode())[:-200])
-    with pytest.raises(Failure, match="damaged or truncated"):
+    with pytest.raises(CommandFailed, match="damaged or truncated"):
         call(file)
 
 

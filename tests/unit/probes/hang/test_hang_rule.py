@@ -499,7 +499,7 @@ def test_npus_that_worked_for_a_minute_only_are_given_longer() -> None:
     assert "HUNG" not in verdicts(fed(lines))
 
 
-def test_a_driver_that_hangs_is_told_at_once_and_its_end_too() -> None:
+def test_a_driver_that_hangs_is_reported_at_once_and_its_end_too() -> None:
     node = Node()
     lines = node.steps(5, WORK)
     for _ in range(8):
@@ -516,7 +516,7 @@ def without_cards(lines: list[Line]) -> list[Change]:
     return fed([line | {"cards": []} for line in lines])
 
 
-def test_a_job_without_cards_is_told_with_low_confidence() -> None:
+def test_a_job_without_cards_is_reported_with_low_confidence() -> None:
     node = Node(1)
     lines = [*node.steps(30, {"cpu": 1.0, "read": 10**6}), *node.steps(25, SLEEP)]
     changes = without_cards(lines)
@@ -654,7 +654,7 @@ def test_a_capped_power_limit_is_no_hang() -> None:
 # --- recovery, restarts, clocks -------------------------------------------------------------------------------------
 
 
-def test_recovery_is_told_and_remembered() -> None:
+def test_recovery_is_reported_and_remembered() -> None:
     node = Node(1)
     detector = Detector()
     changes = fed([*node.steps(10, WORK), *node.steps(13, SLEEP), *node.steps(5, WORK)], detector)
@@ -776,7 +776,7 @@ _RECORD = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_RECORD, max_size=25))
-def test_no_reading_whatever_breaks_it(lines: list[Line]) -> None:
+def test_no_reading_breaks_it(lines: list[Line]) -> None:
     detector = Detector()
     for change in fed(lines, detector):
         json.dumps(change.as_dict(), allow_nan=False)

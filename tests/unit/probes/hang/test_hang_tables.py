@@ -89,7 +89,7 @@ def test_without_an_explanation_the_limit_or_the_confidence_is_another(row: Expl
 
 
 @pytest.mark.parametrize("row", TABLES.evidence, ids=lambda row: row.source)
-def test_without_a_sign_of_life_something_else_is_said(row: EvidenceRow) -> None:
+def test_without_a_sign_of_life_something_else_is_reported(row: EvidenceRow) -> None:
     tables = replace(TABLES, evidence=without(TABLES.evidence, row))
     assert any(differs(tables, row.scenario, seed) for seed in SEEDS)
 

@@ -91,7 +91,7 @@ def without(card: CardReading, name: str) -> CardReading:
 
 
 @pytest.mark.parametrize("name", ["util", "power_w", "rank"])
-def test_without_readings_nothing_is_said(name: str) -> None:
+def test_without_readings_nothing_is_reported(name: str) -> None:
     seen = [
         replace(record, cards=tuple(without(card, name) for card in record.cards or ())) for record in records("L1", 1)
     ]

@@ -75,7 +75,7 @@ def test_a_list_of_processors_is_read_as_it_was_written(cpus):
 
 
 @given(st.text(alphabet="0123456789-, \n"))
-def test_whatever_is_written_is_a_list_or_none(text):
+def test_any_text_is_a_list_or_none(text):
     found = pci.cpu_list(text)
     assert list(found) == sorted(set(found))
 

@@ -165,7 +165,7 @@ def test_refused_pidfds_are_not_left_open():
         assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_no_descriptor_left_is_an_error_and_not_a_process_that_is_gone():
+def test_no_descriptor_left_is_an_error_and_not_an_ended_process():
     """Else a living rank would be taken for one that nobody knows the end of."""
 
     def work() -> Any:
@@ -261,7 +261,7 @@ def test_status_by_pidfd_of_a_process_that_somebody_waited_for(script, status):
         os.close(pidfd)
 
 
-def test_without_a_pidfd_nobody_can_tell_after_the_wait():
+def test_without_a_pidfd_the_status_is_unknown_after_the_wait():
     with parent_of("os._exit(7)") as (pid, parent):
         start = start_of(pid)
         tell(parent)

@@ -34,7 +34,7 @@ def real() -> Iterator[Procfs]:
     made.close()
 
 
-def test_this_process_is_told_as_others_tell_it(real: Procfs):
+def test_this_process_is_reported_as_others_tell_it(real: Procfs):
     me = psutil.Process()
     stat = real.stat(me.pid)
     assert stat is not None
@@ -75,7 +75,7 @@ def test_a_process_that_waits_says_where(real: Procfs):
     assert real.command(sleeper.pid) == []
 
 
-def test_a_node_is_told_as_others_tell_it(real: Procfs):
+def test_a_node_is_reported_as_others_tell_it(real: Procfs):
     first = real.node()
     assert first.mem_total == psutil.virtual_memory().total
     assert first.mem_available == pytest.approx(psutil.virtual_memory().available, rel=0.2)

@@ -105,7 +105,7 @@ def test_helpers_are_known_by_name_and_so_is_what_they_start(proc: ProcFolder, f
     }
 
 
-def test_what_is_run_by_hand_is_of_a_session_whatever_its_numbers_say(proc: ProcFolder, forest: Forest):
+def test_a_command_run_by_hand_is_of_a_session_with_any_numbers(proc: ProcFolder, forest: Forest):
     by_hand = {"MUSTER_EXEC_ID": "7", "RANK": "1", "LOCAL_RANK": "1"}
     proc.add(70, SUPERVISOR, 1100, name="bash", environ=by_hand)
     proc.add(71, 70, 1101, session=70, environ=by_hand)
@@ -155,7 +155,7 @@ def test_a_name_counts_from_the_exec_on(proc: ProcFolder, forest: Forest):
     assert roles(forest)[110] == ("helper", None)
 
 
-def test_who_is_re_parented_stays_what_it_was(proc: ProcFolder, forest: Forest):
+def test_a_re_parented_process_keeps_its_role(proc: ProcFolder, forest: Forest):
     proc.add(110, 100, 1100, session=100)
     proc.add(111, 110, 1101, session=111)
     assert roles(forest)[111] == ("worker", 0)
@@ -219,7 +219,7 @@ def test_a_rank_with_another_start_is_not_the_rank(proc: ProcFolder, forest: For
     assert roles(forest) == {200: ("rank", 1)}
 
 
-def test_ranks_that_are_told_after_they_were_seen(proc: ProcFolder, forest: Forest):
+def test_ranks_that_are_reported_after_they_were_seen(proc: ProcFolder, forest: Forest):
     proc.add(110, 100, 1100, session=100)
     early = JobRoots("job", (), SUPERVISOR)
     assert roles(forest, early) == {100: ("helper", None), 200: ("helper", None), 110: ("helper", None)}
@@ -239,7 +239,7 @@ def test_another_attempt_begins_anew(proc: ProcFolder, forest: Forest):
     }
 
 
-def test_jobs_are_told_apart(proc: ProcFolder, forest: Forest):
+def test_jobs_are_distinguished(proc: ProcFolder, forest: Forest):
     proc.add(70, 40, 900, name="supervisor")
     proc.add(300, 70, 2000)
     proc.add(310, 300, 2001)
@@ -292,7 +292,7 @@ def test_below_a_launcher_who_holds_a_card_is_a_rank(proc: ProcFolder, forest: F
 
 
 def test_a_process_that_is_avoided_is_not_touched(proc: ProcFolder):
-    (proc.path / "110").mkdir()  # without any file: whoever reads it gets nothing
+    (proc.path / "110").mkdir()  # without any file: a reader gets nothing
     proc.add(120, 100, 1100)
     procfs = Procfs(proc.path)
     forest = Forest(procfs, avoid=(120,))
@@ -341,7 +341,7 @@ def test_few_files_are_read_where_little_happens(proc: ProcFolder):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parents=st.lists(st.integers(0, 30), min_size=1, max_size=30), seen=st.integers(0, 30))
-def test_whatever_the_order_of_coming_the_tree_is_the_same(
+def test_the_tree_is_the_same_in_every_order_of_arrival(
     tmp_path_factory: pytest.TempPathFactory, parents: list[int], seen: int
 ):
     """Processes come in two batches; each is child of an earlier one, of a rank, or of somebody else."""

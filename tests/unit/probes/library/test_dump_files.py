@@ -69,7 +69,7 @@ async def test_the_latest_dump(tmp_path: Path) -> None:
     assert (await latest_dump(source(old, new))).groups["0"].enqueued == 1
 
 
-async def test_one_that_is_being_written(tmp_path: Path) -> None:
+async def test_a_dump_that_is_being_written(tmp_path: Path) -> None:
     (tmp_path / "dump").write_bytes(HUNG[:700])
     with pytest.raises(DumpBeingWritten):
         await latest_dump(source(tmp_path / "dump"))

@@ -67,7 +67,7 @@ def test_nccl_tells_the_ranks_of_groups() -> None:
     assert (group.ranks, group.started, dump.known) == ((0, 1, 2, 3), 3, {"0": (0, 1, 2, 3)})
 
 
-def test_one_that_timed_out_is_still_waited_in() -> None:
+def test_a_timed_out_collective_is_still_waited_in() -> None:
     group = parsed([entry(2, retired=True)], pg_status={"0": status(2, 1)}).groups["0"]
     assert group.waits_in is not None and group.waits_in.retired
 

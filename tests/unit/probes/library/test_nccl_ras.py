@@ -123,7 +123,7 @@ async def test_answers_of_what_is_no_ras() -> None:
             await ask(server)
 
 
-async def test_nothing_is_said_to_what_does_not_greet() -> None:
+async def test_nothing_is_sent_to_a_peer_that_does_not_greet() -> None:
     server = RasServer(greeting=b"220 smtp\n")
     with pytest.raises(RasRefused):
         await ask(server)

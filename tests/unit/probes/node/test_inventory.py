@@ -75,7 +75,7 @@ def test_what_is_remembered_outlives_the_process():
     assert again.learn([*eight(), gpu(9, serial="S9")], "nvidia", {}, 2.0).differences[0].code is Code.CARD_NEW
 
 
-def test_a_missing_card_whatever_number_it_has_now():
+def test_a_missing_card_under_any_number():
     gone = [replace(card, index=i) for i, card in enumerate(c for c in eight() if c.index != 3)]
     assert codes(known(), gone) == {("0000:03:00.0", Code.CARD_MISSING)}
 
@@ -118,7 +118,7 @@ def test_a_card_that_says_nothing_of_itself_is_known_by_its_place():
     assert [d.code for d in inventory.compare(other, "ascend", {}).differences] == [Code.CARD_REPLACED]
 
 
-def test_cards_of_a_board_that_share_its_serial_number_are_told_apart():
+def test_cards_of_a_board_that_share_its_serial_number_are_distinguished():
     board = [gpu(i, serial="BOARD") for i in range(2)]
     assert codes(known(board), [gpu(0, serial="BOARD")]) == {("0000:01:00.0", Code.CARD_MISSING)}
     assert codes(known(board), [board[0], gpu(1, uuid="GPU-new", serial="BOARD")]) == {("card 1", Code.CARD_REPLACED)}

@@ -83,7 +83,7 @@ async def test_errors_that_were_corrected_count_only_when_they_are_many(changes)
     assert codes(await of_card("ecc", **changes)) == [Code.NODE_OK]
 
 
-async def test_several_things_are_said_of_one_memory():
+async def test_several_findings_of_one_memory():
     found = await of_card("ecc", sram_uncorrected=1, ecc_uncorrected=3, sram_corrected=20_000)
     assert codes(found) == [Code.GPU_ECC_SRAM_UNCORRECTED, Code.GPU_ECC_UNCORRECTED, Code.GPU_ECC_SRAM_CORRECTED]
     assert "2 errors" in found[1].reason
@@ -490,7 +490,7 @@ async def test_an_ascend_card_that_does_not_start():
     assert seen == [Code.NODE_PENDING, Code.NODE_PENDING, Code.NPU_NOT_BOOTED]
 
 
-async def test_error_codes_are_told_in_hexadecimal():
+async def test_error_codes_are_reported_in_hexadecimal():
     (found,) = await of_npu("npu-errors", npu_errors=(0x80CB8009, 0x40F84E00))
     assert (found.code, found.observed) == (Code.NPU_ERROR_CODES, "0x80cb8009 0x40f84e00")
     assert found.reason == "it reports 2 error codes: 0x80cb8009 0x40f84e00"

@@ -235,7 +235,7 @@ async def test_a_check_that_hangs_or_is_broken_stops_no_other(driver, tmp_path, 
     assert {r.code for r in found["persistence"]} == {Code.NODE_OK}
 
 
-async def test_a_thread_that_still_hangs_is_told(driver, tmp_path, monkeypatch):
+async def test_a_thread_that_still_hangs_is_reported(driver, tmp_path, monkeypatch):
     async def still_hanging(what, function, **_):
         raise watched.StillHanging(what, 30.0)
 
@@ -329,7 +329,7 @@ async def test_a_single_look_reads_the_log_since_the_boot(driver, kernel, tmp_pa
     looks.close()
 
 
-async def test_whoever_follows_hears_of_each_once_and_looks_tell_it_too(driver, kernel, tmp_path, monkeypatch):
+async def test_a_follower_gets_each_once_and_looks_report_it_too(driver, kernel, tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_log, "PACE_S", 0.0)
     looks = looker(driver, tmp_path, kernel.path)
     kernel.xid(48)
@@ -371,7 +371,7 @@ async def test_driver_and_kernel_are_one_finding(driver, kernel, tmp_path):
     looks.close()
 
 
-async def test_a_log_that_cannot_be_read_is_said_once_and_hides_no_driver_events(driver, tmp_path, monkeypatch):
+async def test_a_log_that_cannot_be_read_is_reported_once_and_hides_no_driver_events(driver, tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_log, "RETRY_S", 0.01)
     looks = looker(driver, tmp_path)
     assert await looks.kernel_events() == []

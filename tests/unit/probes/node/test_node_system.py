@@ -119,7 +119,7 @@ def sysfs_port(tmp, adapter="mlx5_0", port="1", state="4: ACTIVE", phys="5: Link
     counters.mkdir(exist_ok=True)
     counter = counters / "symbol_error"
     if not counter.exists():
-        # Whoever opens this one for reading waits for ever.
+        # An open of this one for reading waits for ever.
         os.mkfifo(counter)
     return folder
 
@@ -342,7 +342,7 @@ def stat(pid, name, state, parent=1, flags=0x400000, start=55):
     return f"{pid} ({name}) {state} {parent} 1 1 0 -1 {flags} " + "0 " * 12 + f"{start}{' 0' * 30}\n"
 
 
-def test_processes_are_read_whatever_their_names_are(tmp_path):
+def test_processes_are_read_with_any_name(tmp_path):
     for pid, text in {
         1: stat(1, "init", "S"),
         7: stat(7, "a) D (b", "D", parent=1),

@@ -38,7 +38,7 @@ def test_another_line_is_another_place():
     assert ranks(process(0, thread("f (a.py:1)")), process(1, thread("f (a.py:2)"))) == [[0], [1]]
 
 
-def test_who_is_stopped_or_stuck_is_apart_from_who_waits_in_the_same_frame():
+def test_stopped_and_stuck_threads_are_apart_from_waiting_ones_in_the_same_frame():
     same = thread("f (a.py:1)")
     states = {0: "S", 1: "S", 2: "T", 3: "S", 4: "D", 5: "R"}
     assert ranks(*(process(rank, same, state=state) for rank, state in states.items())) == [[2], [4], [0, 1, 3, 5]]
@@ -54,7 +54,7 @@ def test_the_kernel_tells_of_a_stuck_process_where_it_is():
     )
 
 
-def test_a_program_without_python_is_told_by_the_kernel():
+def test_a_program_without_python_is_described_by_the_kernel():
     a = process(0, kernel=("futex_do_wait", "do_futex"), wchan="futex_do_wait")
     b = process(1, kernel=("futex_do_wait", "do_futex"), wchan="futex_do_wait")
     c = process(2, wchan="pipe_read")
@@ -81,7 +81,7 @@ JOIN = ("Thread._wait_for_tstate_lock (threading.py:1139)", "Thread.join (thread
 POOL = ("wait (threading.py:327)", "get (queue.py:171)", "_worker (concurrent/futures/thread.py:81)")
 
 
-def test_a_main_thread_that_joins_another_is_told_by_that():
+def test_a_main_thread_that_joins_another_is_recognized_by_that():
     train = thread("step (t.py:3)", "Thread.run (threading.py:982)", tid=7, name="train")
     found = process(0, thread(*JOIN, tid=100), thread(*POOL, tid=5, name="pool_0"), train)
     (group,) = grouped([found])
@@ -97,7 +97,7 @@ def test_the_main_thread_is_known_by_its_number_then_by_its_name():
     assert grouped([process(0, other, main)])[0].lines[0] == "f (a.py:1)"
 
 
-def test_other_threads_do_not_part_who_is_at_the_same_place():
+def test_other_threads_do_not_part_ranks_at_the_same_place():
     def one(rank: int, other: str) -> ProcessStacks:
         return process(
             rank,

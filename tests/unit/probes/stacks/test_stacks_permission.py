@@ -30,7 +30,7 @@ ROOT = replace(USER, uid=0, permitted=PTRACE, passed_on=PTRACE)
         (USER, USER, 0, "a security module", "CAP_SYS_PTRACE"),
     ],
 )
-def test_each_rule_is_told_with_what_to_allow(own: Rights, target: Rights, scope: int, why: str, remedy: str):
+def test_each_rule_is_reported_with_what_to_allow(own: Rights, target: Rights, scope: int, why: str, remedy: str):
     said = permission.explain(own, target, scope)
     assert why in said
     assert remedy in said

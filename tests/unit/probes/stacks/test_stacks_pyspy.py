@@ -99,12 +99,12 @@ def test_how_a_dump_ended(end: ScriptEnd, outcome: DumpOutcome):
     assert pyspy.judge(end).outcome is outcome
 
 
-def test_an_error_is_told_in_one_line_without_its_backtrace():
+def test_an_error_is_reported_in_one_line_without_its_backtrace():
     said = pyspy.judge(ended(1, err=FORBIDDEN)).text
     assert said == (
         "Failed to get process executable name. Check that the process is running.; Permission denied (os error 13)"
     )
-    assert pyspy.judge(ended(-11)).text == "it was ended by signal 11"
+    assert pyspy.judge(ended(-11)).text == "it was killed by SIGSEGV"
 
 
 def test_it_is_looked_for_beside_python_and_then_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

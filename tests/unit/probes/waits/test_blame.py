@@ -50,7 +50,7 @@ def blamed(*processes: ProcessStacks) -> tuple[int, ...]:
         ([], ()),
     ],
 )
-def test_who_is_blamed(processes: list[ProcessStacks], ranks: tuple[int, ...]):
+def test_the_ranks_to_blame(processes: list[ProcessStacks], ranks: tuple[int, ...]):
     assert blamed(*processes) == ranks
 
 

@@ -148,7 +148,7 @@ def test_as_many_ranks_are_out_of_memory_as_the_cgroup_counts(tmp_path):
     assert in_own_process(work) == ["OUT_OF_MEMORY", "SIGNALLED"]
 
 
-def test_without_any_witness_it_is_said(tmp_path):
+def test_without_any_witness_it_is_reported(tmp_path):
     outcome, detail = killed(tmp_path, None)
     assert outcome == "SIGNALLED"
     assert "cannot be read" in detail
@@ -189,7 +189,7 @@ def test_an_end_is_on_record_before_it_is_waited_for(tmp_path):
 
 
 def test_ends_of_one_batch_are_noted_in_the_kernels_order(tmp_path):
-    """Whoever asks: an event, or somebody who looks at all ranks before they get a signal."""
+    """For any caller: an event, or somebody who looks at all ranks before they get a signal."""
 
     def work() -> Any:
         desk = Desk(tmp_path, *[SLEEP] * 6)
@@ -208,7 +208,7 @@ def test_ends_of_one_batch_are_noted_in_the_kernels_order(tmp_path):
     assert found == ends == order
 
 
-def test_whoever_ends_while_it_is_asked_what_may_have_ended_them_is_left_for_the_next_time(tmp_path):
+def test_an_end_during_the_search_for_causes_is_left_for_the_next_time(tmp_path):
     """He may have been ended by what was not there yet when that was asked."""
 
     def work() -> Any:
@@ -229,7 +229,7 @@ def test_whoever_ends_while_it_is_asked_what_may_have_ended_them_is_left_for_the
     assert in_own_process(work) == [[], [0], [1], [[], [0]]]
 
 
-def test_whoever_ended_later_is_noted_later_also_where_a_status_is_yet_to_be_told(tmp_path):
+def test_a_later_end_is_noted_later_also_where_a_status_is_still_missing(tmp_path):
     """The nursery may be the only one who can read it."""
 
     def work() -> Any:

@@ -265,7 +265,7 @@ def test_an_epilog_exports_nothing(tmp_path, suffix):
     assert run(tmp_path, script, name=EPILOG, suffix=suffix) == (3, "", {})
 
 
-def test_an_epilog_is_told_how_the_job_ended():
+def test_an_epilog_learns_how_the_job_ended():
     end = Verdict(7, "rank 0 exited with code 7", recommendation="FAIL")
     env = steps.environment_of_epilog(State.FAILED, end, None)
     assert env == {

@@ -66,7 +66,7 @@ def test_the_file_keeps_it(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"steps": 1, "sent": []}'])
-def test_one_that_cannot_be_understood_is_none(tmp_path, content):
+def test_a_damaged_order_is_none(tmp_path, content):
     (tmp_path / "job").write_text(content)
     assert stop_order.read(tmp_path / "job", "") is None
 

@@ -30,7 +30,7 @@ def _known(uid: int) -> bool:
 
 
 @pytest.mark.parametrize("user", ["no-such-user-here", "a:b", "-1", " ", "99999999999", "4294967295", "²", "٣", "ü"])
-def test_a_user_that_cannot_be_is_told(user):
+def test_an_impossible_user_is_reported(user):
     with pytest.raises(NotStartable) as caught:
         Account.of(user)
     assert user in str(caught.value)

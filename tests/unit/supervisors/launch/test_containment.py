@@ -271,7 +271,7 @@ def test_who_belongs_to_the_job_is_asked_anew_each_time(no_cgroup):
 
 
 @pytest.mark.parametrize("adopted", [False, True])
-def test_a_job_is_gone_when_nothing_of_it_lives_and_no_sooner(no_cgroup, adopted):
+def test_a_job_has_ended_when_nothing_of_it_lives_and_no_sooner(no_cgroup, adopted):
     def work() -> Any:
         tree = plant()
         job = contain("", tree.ranks(), NONCE, adopted=adopted)
@@ -287,7 +287,7 @@ def test_a_job_is_gone_when_nothing_of_it_lives_and_no_sooner(no_cgroup, adopted
     assert in_own_process(work) == [False, False, False, False, True]
 
 
-def test_an_empty_look_is_believed_only_if_nobody_was_born_meanwhile(no_cgroup, monkeypatch):
+def test_an_empty_scan_counts_only_if_no_process_was_made_meanwhile(no_cgroup, monkeypatch):
     """A process that forks and exits all the time is never seen, and is never gone."""
     job = contain("", [], NONCE, adopted=True)
     pids = iter(range(1000))
@@ -365,7 +365,7 @@ def test_orphans_of_a_dead_supervisor_are_found_by_the_nonce(no_cgroup):
         assert not any(alive(pid) for pid in tree.pids)
 
 
-def test_an_orphan_is_found_though_its_rank_is_gone(no_cgroup):
+def test_an_orphan_is_found_though_its_rank_has_ended(no_cgroup):
     with kept() as tree:
         ranks = tree.ranks()
         os.kill(tree.rank, signal.SIGKILL)
@@ -403,7 +403,7 @@ def test_without_a_takeover_only_descendants_count(no_cgroup):
 # --- cgroup -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_kernel_knows_who_is_in_the_cgroup_whatever_it_did(cgroup):
+def test_the_kernel_knows_every_process_in_the_cgroup(cgroup):
     """Nobody's descendant here, another nonce: only the cgroup tells."""
     with kept(nonce="other", cgroup=cgroup) as tree:
 
@@ -562,14 +562,14 @@ def test_a_controller_is_handed_down_where_it_is_not_yet(folders):
 
 
 @pytest.mark.parametrize(("memory", "cpus", "name"), [(1.0, None, "memory"), (None, 1.0, "cpu"), (1.0, 1.0, "memory")])
-def test_limits_without_a_cgroup_are_said_not_to_be_in_force(memory, cpus, name):
+def test_limits_without_a_cgroup_are_reported_as_not_in_force(memory, cpus, name):
     text = limit_cgroup("", memory, cpus)
     assert text.startswith(f"the limit of {name} is not in force")
     assert "no cgroup v2 that muster may use" in text
     assert limit_cgroup("", None, None) == "", "nothing was asked for"
 
 
-def test_a_limit_that_cannot_be_written_is_said_not_to_be_in_force(folders):
+def test_a_limit_that_cannot_be_written_is_reported_as_not_in_force(folders):
     """A real kernel refuses to hand a controller down while processes are in the folder above."""
     folder, parent = folders
     (folder / "memory.max").unlink()

@@ -319,7 +319,7 @@ def test_what_says_which_job_it_is_stays():
     assert before["A"] == "1", "the environment of the other processes is left as it was"
 
 
-def test_a_rank_is_who_it_is_whatever_was_exported():
+def test_exported_variables_do_not_change_the_number_of_a_rank():
     made = job()
     common = changed(common_of(), {"RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "4", "MASTER_ADDR": "other"})
     env = environment.of_rank(ROOT, SPEC, made, made.ranks[1], common)

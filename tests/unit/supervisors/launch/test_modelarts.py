@@ -39,7 +39,7 @@ def said(asked: JobSpec = ASKED, /, **env: str) -> dict[str, Any]:
 # --- what the platform says -------------------------------------------------------------------------------------------
 
 
-def test_without_a_platform_nothing_is_said():
+def test_without_a_platform_nothing_is_reported():
     assert said() == {}
     assert understood(ASKED).boot == "ranks"
     assert said(MA_HOME="/home", MA_JOB_DIR="/home/job", VC_WORKER_NUM="3") == {}
@@ -228,7 +228,7 @@ def test_what_is_understood_once_is_understood(asked):
 
 @given(_ASKED)
 @settings(deadline=None, max_examples=300)
-def test_whatever_is_asked_for_is_never_changed(asked):
+def test_a_value_that_was_asked_for_is_never_changed(asked):
     made = understood(asked)
     nothing = JobSpec("j", ("python", "x.py"), boot="")
     for name in JobSpec.__slots__:
@@ -379,5 +379,5 @@ def test_a_name_that_cannot_be_one_is_not_used_and_told_of(name):
 
 
 @pytest.mark.parametrize("env", [{}, {"MA_VJ_NAME": "ma-job-1"}])
-def test_of_a_name_that_can_be_one_or_is_not_set_nothing_is_told(env):
+def test_a_valid_or_missing_name_is_not_reported(env):
     assert modelarts.name_trouble("job", env) == ""

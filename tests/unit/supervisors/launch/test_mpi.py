@@ -245,7 +245,7 @@ def test_one_node_needs_nobody(cluster):
     assert not (folder / "h").exists() and not (folder / "e").exists(), "they are put away"
 
 
-def test_the_signal_that_ended_mpirun_is_told_as_a_shell_does(cluster):
+def test_the_signal_that_ended_mpirun_is_reported_as_a_shell_does(cluster):
     cluster.mpirun("kill -9 $$")
     assert cluster.lead(hosts="").code() == 128 + signal.SIGKILL
 
@@ -272,7 +272,7 @@ def test_root_is_allowed_to_run_mpirun(cluster):
     assert allowed == "OMPI_ALLOW_RUN_AS_ROOT=1\nOMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
 
 
-def test_names_that_cannot_be_handed_on_are_said(cluster):
+def test_names_that_cannot_be_handed_on_are_reported(cluster):
     cluster.mpirun("true")
     lead = cluster.start("n", ["lead", "--job-id=j", "--ready-timeout=9", "--env-file=e", "--hostfile=h", "--slots=1",
                                "--", "mpirun"], **{"MA_%": "1"})  # fmt: skip

@@ -24,7 +24,7 @@ def test_without_a_mode_there_is_nothing(mode):
     assert presets.of(mode) == {}
 
 
-def test_whoever_gets_a_preset_may_change_it():
+def test_a_caller_may_change_its_preset():
     env = presets.of("normal")
     env["GLOG_v"] = "9"
     del env["MS_RDR_ENABLE"]

@@ -192,7 +192,7 @@ def test_numbers_may_be_numbers():
         assert table_of(as_numbers(document)) == table_of(document)
 
 
-def test_tables_are_equal_whatever_their_file():
+def test_equal_tables_may_come_from_different_files():
     data = text_of(two_nodes())
     assert parse(data, "/a.json") == parse(data, "/b.json")
 
@@ -210,7 +210,7 @@ def test_a_node_is_found_by_its_address(host_ip, index):
     assert server_of(table_of(two_servers()), pod_name="job-x-77", host_ip=host_ip) == index
 
 
-def test_a_single_server_is_this_node_whatever_its_address():
+def test_a_single_server_is_this_node_with_any_address():
     table = table_of(template1(node_0=[device("0", rank_id="0")]))
     assert server_of(table, pod_name=None, host_ip="10.9.9.9") == 0
 
@@ -261,7 +261,7 @@ def test_a_folder_means_the_file_in_it(tmp_path):
     assert ranktable.path_of(f"{tmp_path}/plain") == tmp_path / "plain"
 
 
-def test_what_is_not_there_yet_is_told_by_its_name(tmp_path):
+def test_what_is_not_there_yet_is_reported_by_its_name(tmp_path):
     assert ranktable.path_of(f"{tmp_path}/later/table.json") == tmp_path / "later" / "table.json"
     assert ranktable.path_of(f"{tmp_path}/later") == tmp_path / "later" / "jobstart_hccl.json"
 
@@ -376,7 +376,7 @@ def test_a_file_that_does_not_tell_its_size_is_not_read_on_and_on(monkeypatch):
         (b'{"status": "completed"}', "has neither group_list (template 2) nor server_list (template 1)"),
     ],
 )
-def test_what_is_no_json_is_told_by_line_and_column(data, message):
+def test_what_is_no_json_is_reported_by_line_and_column(data, message):
     error = error_of(data)
     assert str(error).startswith(f"{NAME}: {message}")
     assert not error.torn
@@ -421,7 +421,7 @@ WITH_EVERYTHING = {
 
 
 @pytest.mark.parametrize("layout", [{}, {"indent": 2}, {"ensure_ascii": False}, {"separators": (",", ":")}])
-def test_whatever_is_missing_at_the_end_may_still_come(layout):
+def test_all_that_is_missing_at_the_end_may_still_come(layout):
     data = json.dumps(WITH_EVERYTHING, **layout).encode()
     assert parse(data, NAME) is not None
     for end in range(1, len(data)):
@@ -500,7 +500,7 @@ A_NAME = "@: must be a name, a string that can be printed, is "
         (f"{CARD}.device_ip", DELETED, f"{CARD}: has no device_ip"),
     ],
 )
-def test_what_is_wrong_in_template_2_is_told_with_its_place(place, value, message):
+def test_what_is_wrong_in_template_2_is_reported_with_its_place(place, value, message):
     error = error_of(put(two_nodes(), place, value))
     assert str(error).startswith(f"{NAME}: {message.replace('@', place)}")
     assert not error.torn
@@ -524,7 +524,7 @@ def test_what_is_wrong_in_template_2_is_told_with_its_place(place, value, messag
         (f"{LAST}.device_ip", "29.0.0.1", "@: '29.0.0.1' occurs twice: also at server_list[0].device[0].device_ip"),
     ],
 )
-def test_what_is_wrong_in_template_1_is_told_with_its_place(place, value, message):
+def test_what_is_wrong_in_template_1_is_reported_with_its_place(place, value, message):
     error = error_of(put(two_servers(), place, value))
     assert str(error).startswith(f"{NAME}: {message.replace('@', place)}")
     assert not error.torn

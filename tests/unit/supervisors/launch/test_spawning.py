@@ -152,7 +152,7 @@ def builder(root: Root, made: Job | None = None, account: Account | None = None,
     return ProcessBuilder(root, replace(SPEC, **changes), made or job(), account or us())
 
 
-def test_what_a_rank_is_born_with(root):
+def test_the_process_spec_of_a_rank(root):
     made, processes = builder(root).gang({})
     folder = root.job("j").folder
     first, second = f"{folder}/workspace/device0", f"{folder}/workspace/device2"
@@ -192,14 +192,14 @@ def test_by_a_setting_each_rank_has_a_flight_recorder(root):
     assert (root.log / "j").is_dir()
 
 
-def test_a_launcher_is_one_birth_with_its_own_command(root):
+def test_a_launcher_is_one_process_with_its_own_command(root):
     made, processes = builder(root, job(1), boot="torchrun").gang({})
     assert made[0].argv == processes[0].argv
     assert made[0].argv[:2] == ("torchrun", "--standalone")
     assert "RANK" not in made[0].env
 
 
-def test_a_variable_that_a_launcher_cannot_take_is_told(root):
+def test_a_variable_that_a_launcher_cannot_take_is_reported(root):
     with pytest.raises(NotStartable, match="MA_EXTRA_TORCHRUN_PARAMS"):
         builder(root, job(1), boot="torchrun").gang({"MA_EXTRA_TORCHRUN_PARAMS": "'unclosed"})
 
@@ -227,7 +227,7 @@ def test_a_rank_table_goes_where_the_launcher_puts_it(root):
     assert as_it_is[0].files == (), "one that needed no conversion is used where it lies"
 
 
-def test_a_step_is_born_with_the_jobs_log(root):
+def test_a_step_is_spawned_with_the_jobs_log(root):
     paths = root.job("j")
     birth = builder(root, umask=0o77).step("pre_start", ("sh", "x"), {"MORE": "1"})
     assert (birth.argv, birth.fifo, birth.umask) == (("sh", "x"), paths.job_fifo, 0o77)
@@ -237,7 +237,7 @@ def test_a_step_is_born_with_the_jobs_log(root):
     assert builder(root, job(0)).step("epilog", ("x",), {}).workdir == f"{paths.folder}/workspace"
 
 
-def test_what_a_step_is_told_of_itself_does_not_reach_the_ranks(root):
+def test_what_a_step_gets_of_itself_does_not_reach_the_ranks(root):
     """Through what it exports: all that was in its environment."""
     maker = builder(root)
     step = maker.step("pre_start", ("sh",), {})
@@ -296,7 +296,7 @@ def test_folders_belong_to_the_jobs_user(root):
     assert (mode_of(paths.exports), paths.workspace.stat().st_uid) == ("0o600", 0)
 
 
-def test_what_is_there_and_is_no_folder_is_given_to_nobody(root):
+def test_an_existing_file_in_place_of_a_folder_keeps_its_owner(root):
     """A job may be called as a file of muster's own is."""
     (root.log / "nursery.log").touch()
     (root.log / "link").symlink_to("/etc")

@@ -205,7 +205,7 @@ def test_what_is_allowed_passes(changes):
     assert violations(spec(**changes)) == []
 
 
-def test_all_that_is_wrong_is_told_at_once_in_sentences():
+def test_all_that_is_wrong_is_reported_at_once_in_sentences():
     bad = spec(
         job_id="../x",
         command=("",),
@@ -309,7 +309,7 @@ def test_what_passes_the_rules_is_safe_to_use(any_spec):
         ({"epilog_timeout": -3.0}, ("-3.0 s", "above 0")),
     ],
 )
-def test_what_it_was_and_what_is_allowed_is_said(changes, shown):
+def test_what_it_was_and_what_is_allowed_is_reported(changes, shown):
     (violation,) = violations(spec(**changes))
     assert all(part in violation.description for part in shown)
     assert len(violation.description) < 250

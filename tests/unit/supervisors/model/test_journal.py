@@ -386,7 +386,7 @@ def test_the_reserve_holds_after_a_record_that_did_not_fit(tmp_path):
         writer.close()
 
 
-def test_no_room_for_the_reserve_is_told(tmp_path):
+def test_no_room_for_the_reserve_is_reported(tmp_path):
     with small_disk(tmp_path / "disk", "64k") as disk:
         writer = Writer(disk / "journal", EMPTY)
         writer.append(SAMPLE)

@@ -72,7 +72,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     desk.ledger.writer.close()
 
 
-def test_what_is_committed_is_on_disk_moves_the_job_and_is_told(desk: Desk) -> None:
+def test_what_is_committed_is_on_disk_moves_the_job_and_is_published(desk: Desk) -> None:
     desk.ledger.commit(PREPARING)
     desk.ledger.commit(SPAWNED, RUNNING)
     assert desk.kinds() == ["accepted", "preparing", "spawned", "running"]
@@ -84,7 +84,7 @@ def test_what_is_committed_is_on_disk_moves_the_job_and_is_told(desk: Desk) -> N
     assert replay(desk.records) == desk.ledger.job
 
 
-def test_what_is_not_told_at_once_is_told_with_the_next(desk: Desk) -> None:
+def test_what_is_not_published_at_once_is_published_with_the_next(desk: Desk) -> None:
     desk.ledger.commit(PREPARING, sync=False, tell=False)
     assert desk.told == [] and desk.ledger.job.state is State.PREPARING
     desk.ledger.commit(SPAWNED)
@@ -143,7 +143,7 @@ def test_a_disk_that_refuses_leaves_all_as_it_was(tmp_path: Path) -> None:
     assert in_own_process(work) == [*refused, "PREPARING", ["accepted", "preparing"], 1]
 
 
-def test_what_is_owed_moves_the_job_is_told_and_written_before_the_next_record(tmp_path: Path) -> None:
+def test_what_is_owed_moves_the_job_is_published_and_written_before_the_next_record(tmp_path: Path) -> None:
     def work() -> Any:
         desk = Desk(tmp_path)
         size, hard = desk.paths.journal.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]

@@ -159,7 +159,7 @@ def test_a_job_ends_in_a_final_state_only(state):
     ],
 )
 def test_a_record_that_makes_no_sense_leaves_the_job_in_its_state(state, kind, changes):
-    """Whoever catches the error must not find a job that has SUCCEEDED, say, without a verdict."""
+    """The handler of the error must not find a job that has SUCCEEDED, say, without a verdict."""
     job = job_in(state)
     with pytest.raises((IllegalTransition, ValueError, TypeError)):
         apply(job, record(kind, **changes))
@@ -217,7 +217,7 @@ def test_the_life_of_a_job():
     assert job.verdict == Verdict(7, "s", None, ("l",), (4,))
 
 
-def test_children_that_were_never_born_are_made_again():
+def test_children_that_were_never_spawned_are_made_again():
     job = replay(story(Kind.ACCEPTED, Kind.TAKEN, Kind.PREPARING, Kind.SPAWNED, Kind.UNBORN))
     assert [(r.pid, r.start, r.started_at) for r in job.ranks] == [(0, 0, 0.0)] * 2
     assert (job.state, job.spawned) == (P, False)
@@ -356,13 +356,13 @@ def test_steps_come_one_after_the_other_and_then_the_ranks():
         job.rank(STEP)
 
 
-def test_a_step_that_was_never_born_is_made_again():
+def test_a_step_that_was_never_spawned_is_made_again():
     job = replay(story(Kind.ACCEPTED, Kind.PREPARING, Kind.STEP, Kind.UNBORN))
     assert (job.step, job.in_step, job.processes(), job.steps_done) == (None, False, [], set())
     assert job.state is P
 
 
-def test_an_epilog_that_was_never_born_leaves_the_ranks_as_they_ended():
+def test_an_epilog_that_was_never_spawned_leaves_the_ranks_as_they_ended():
     records = story(Kind.ACCEPTED, Kind.PREPARING, Kind.SPAWNED, Kind.RUNNING)
     records += [ended(4, 4, 0x700), ended(5, 5), record(Kind.CONCLUDED, 6), record(Kind.STEP, 7, name="epilog")]
     job = replay([*records, record(Kind.UNBORN, 8)])

@@ -49,7 +49,7 @@ def test_good_urls(url: str) -> None:
         ("http://h/" + "secret" * 1000, "has 6009 characters: allowed are 2048"),
     ],
 )
-def test_bad_urls_are_told_without_what_may_be_a_password(url: str, said: str) -> None:
+def test_bad_urls_are_reported_without_what_may_be_a_password(url: str, said: str) -> None:
     problem = webhook_problem(url)
     assert said in problem and "secret" not in problem
 
@@ -111,7 +111,7 @@ def test_a_full_table() -> None:
         ({"events": ["hang"]}, "events: 'hang' is not an event that muster posts: allowed are started, ended, failed"),
     ],
 )
-def test_bad_tables_are_told_by_key(raw: dict[str, object], said: str) -> None:
+def test_bad_tables_are_reported_by_key(raw: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError) as caught:
         table(**raw)
     assert str(caught.value).startswith(said)

@@ -74,7 +74,7 @@ def test_outcome(cause, terminated, status, expected):
 
 
 @pytest.mark.parametrize("cause", StopCause)
-def test_an_epilog_ends_by_itself_whatever_ended_the_ranks(cause):
+def test_an_epilog_ends_by_itself_after_every_end_of_the_ranks(cause):
     """What was sent to the ranks was not sent to it."""
     job = Job(stop=STOP[cause], terminated=True, killed=True)
     job.concluded = (State.FAILED, Verdict(7, "s"))
@@ -400,7 +400,7 @@ def test_a_job_whose_ranks_never_ran(elsewhere, expected):
     assert (verdict.first_failed, verdict.last_lines, verdict.victims) == (None, (), ())
 
 
-def test_a_success_and_a_stop_recommend_nothing_whatever_the_node_is_like():
+def test_a_success_and_a_stop_recommend_nothing_on_any_node():
     for job in (job_with(None, EXIT_0), job_with(STOP[StopCause.REQUESTED], TERM)):
         job.checks = UNFIT
         assert reach(job, None, (), GONE)[1].recommendation == "NONE"

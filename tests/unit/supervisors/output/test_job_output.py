@@ -134,7 +134,7 @@ def test_a_line_of_muster_is_one_line_with_its_time():
     assert before - 0.001 <= stamp <= time.time()
 
 
-def test_what_is_said_and_what_steps_write_stands_in_the_order_in_which_it_came(desk):
+def test_lines_of_muster_and_output_of_steps_keep_their_order(desk):
     desk.open()
     step = os.open(desk.paths.job_fifo, os.O_WRONLY)
     desk.output.say("pre_start: begins")
@@ -182,12 +182,12 @@ def test_a_long_line_is_cut_and_is_a_line(desk, length):
     assert len(lines[0].encode()) < select.PIPE_BUF + 4
 
 
-def test_before_there_is_a_log_nothing_is_said(desk):
+def test_before_there_is_a_log_nothing_is_reported(desk):
     desk.output.say("nobody hears")
     assert desk.output.fds() == []
 
 
-def test_what_the_job_log_lost_is_told_as_the_jobs(desk, monkeypatch):
+def test_what_the_job_log_lost_is_reported_as_the_jobs(desk, monkeypatch):
     desk.open()
     desk.output.say("one")
     with monkeypatch.context() as patch:
@@ -266,7 +266,7 @@ def test_successors_keep_to_the_pause_between_two_records_of_a_gap(desk, monkeyp
     assert desk.records[-1]["total"] == 1020
 
 
-def test_watchers_are_told_what_open_gaps_lose_each_second(desk, monkeypatch):
+def test_watchers_get_what_open_gaps_lose_each_second(desk, monkeypatch):
     desk.open()
     now = time.monotonic()
     with monkeypatch.context() as patch:
@@ -429,7 +429,7 @@ def test_attempts_are_kept_apart_in_the_same_files(desk):
     assert "attempt 1" not in desk.job_log, "which has lines that say more"
 
 
-def test_a_successor_goes_on_with_what_is_there(desk, tmp_path):
+def test_a_successor_goes_on_with_the_existing_files(desk, tmp_path):
     desk.open()
     desk.write(4, b"one\n")
     desk.drain()
@@ -518,7 +518,7 @@ def test_what_was_rotated_away_is_set_aside_with_its_log(tmp_path):
     assert (tmp_path / "log.8+").read_text() == "y"
 
 
-def test_whatever_is_left_of_an_earlier_job_is_set_aside(tmp_path):
+def test_all_that_is_left_of_an_earlier_job_is_set_aside(tmp_path):
     log, index = tmp_path / "log", tmp_path / "idx"
     record_removal(log, 0, 9, "test")  # all of it was removed
     os.utime(removed_path(log), (8, 8))
@@ -628,7 +628,7 @@ def test_where_another_removes_it_is_rotated_early_enough_and_all_is_kept(busy):
     assert (found[0][0], found[-1][1]) == (0, 30_000 * 64)
 
 
-def test_room_is_made_for_a_file_that_cannot_be_opened_for_want_of_descriptors(
+def test_room_is_made_for_a_file_that_cannot_be_opened_without_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))

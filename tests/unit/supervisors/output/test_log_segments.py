@@ -159,7 +159,7 @@ def test_all_files_of_a_log_but_the_live_one(log):
 # --- what was removed -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_removed_is_recorded_before_it_is_gone(log, monkeypatch):
+def test_a_removal_is_recorded_before_it_happens(log, monkeypatch):
     first, second = segment(log, 0, 50), segment(log, 50, 75)
     log.write_bytes(data(75, 90))
     began = time.time()
@@ -532,7 +532,7 @@ def test_a_live_file_that_is_absent_in_two_rotations_is_not_taken_for_absent(log
 
 
 @pytest.mark.parametrize("packs", [False, True])
-def test_readers_see_the_right_bytes_whatever_happens_to_the_files(log, packs):
+def test_readers_see_the_right_bytes_over_all_changes_of_the_files(log, packs):
     """One writes and rotates as a supervisor does, one compresses and removes; who reads gets what belongs there."""
     size, rounds, step = 4000, 250, 100
     log.write_bytes(b"")

@@ -260,7 +260,7 @@ def test_killed_at_any_step_nothing_is_lost_or_doubled(tmp_path, rest, twice):
 
             _in_child(take_over)
         (layout,) = Folder(folder).look([bench.path])
-        assert bench.read() == bench.written[: layout.end], "whoever reads meanwhile sees no less and nothing else"
+        assert bench.read() == bench.written[: layout.end], "a reader meanwhile sees no less and nothing else"
         assert layout.end >= 48_000
         bench.again()
         bench.log.drain_all(time.monotonic() + 20)
@@ -544,7 +544,7 @@ def test_a_file_that_is_deleted_for_room_on_a_full_disk_gives_it(tmp_path):
         bench.close()
 
 
-def test_another_file_in_the_place_of_the_one_that_is_written_is_gone_on_with(bench):
+def test_another_file_in_the_place_of_the_written_one_is_continued(bench):
     """As an editor saves."""
     bench.write(lines(100))
     bench.path.with_name("edited").write_bytes(b"edited\n")

@@ -82,7 +82,7 @@ def test_little_output_gets_none(pipes, splicer):
     pipes.check()
 
 
-def test_an_empty_pipe_and_a_file_that_refuses_are_told_of_theirs_alone(pipes, splicer):
+def test_an_empty_pipe_and_a_file_that_refuses_concern_their_log_alone(pipes, splicer):
     pipes.flood(splicer)
     assert splicer.helped
     pipes.fill(9)

@@ -42,7 +42,7 @@ class Bench:
         self.counter = self.counts()
 
     def counts(self) -> Counts:
-        """As whoever comes next finds them."""
+        """As the next reader finds them."""
         return Counts(self.folder / "lost", self.folder / "ends", 2, None, self.folder / "run" / "sinks")
 
     def open(self) -> RankLog:
@@ -98,7 +98,7 @@ _CHUNKS = st.lists(st.binary(min_size=1, max_size=3000) | st.sampled_from([b"\n"
 @given(chunks=_CHUNKS, drains=st.lists(st.booleans()), successors=st.lists(st.booleans()))
 @settings(deadline=None, max_examples=40)
 def test_bytes_arrive_as_they_were_written(way, chunks, drains, successors):
-    """Whatever is written when, whoever drains: with `successors` the RankLog in between is another one."""
+    """For any writes and any drainer: with `successors` the RankLog in between is another one."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder, Bench(Path(folder)) as bench:
         if way == "copy":
             patch.setattr(os, "splice", refuse(errno.EINVAL))
@@ -190,7 +190,7 @@ def test_without_writers_there_is_nothing_to_read_and_no_end(bench, monkeypatch,
     assert bench.log.read_bytes() == b"one\ntwo\n"
 
 
-def test_a_file_that_is_there_is_gone_on_with_at_its_end(bench):
+def test_an_existing_file_is_continued_at_its_end(bench):
     bench.log.write_bytes(b"before\n")
     log = bench.open()
     bench.write(b"after\n")
@@ -443,7 +443,7 @@ def test_the_index_of_a_file_that_somebody_cut_rises(bench, monkeypatch, interva
 # --- gaps -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_gap_is_told_in_one_line():
+def test_a_gap_is_reported_in_one_line():
     since = time.mktime((2024, 2, 3, 4, 5, 6, 0, 0, -1))
     gap = Gap(since, "No space left on device", errno.ENOSPC, 4711, since + 61)
     assert gap.line() == "[muster: 4711 bytes lost 04:05:06-04:06:07: No space left on device]\n"
@@ -584,7 +584,7 @@ def _refuse_for(log: Path, pwrite: Callable[[int, bytes, int], int]) -> Callable
     return call
 
 
-def test_a_gap_that_only_the_journal_can_tell_of_is_told_once(bench, monkeypatch):
+def test_a_gap_that_only_the_journal_can_tell_of_is_reported_once(bench, monkeypatch):
     monkeypatch.setattr(os, "splice", refuse(errno.ENOSPC))
     log = bench.open()
     bench.write(b"x" * 100)
@@ -798,7 +798,7 @@ def test_tail_of_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(("before", "between"), [(b"", b""), (b"line\n", b""), (b"no end", b"\n")])
-def test_a_mark_is_a_line_behind_what_is_there(bench, before, between):
+def test_a_mark_is_a_line_behind_the_existing_text(bench, before, between):
     """Between two attempts: what comes behind it is the next one's."""
     log = bench.open()
     bench.write(before or b"x")

@@ -1,4 +1,4 @@
-"""Sessions in a real supervisor, through its control socket: commands, streams, terminals, whoever is attached."""
+"""Sessions in a real supervisor, through its control socket: commands, streams, terminals, attached clients."""
 
 import errno
 import json
@@ -102,13 +102,13 @@ def _environ(pid: int) -> list[str]:
         ({"argv": ["x" * 130_000]}, 126, "File name too long"),
     ],
 )
-def test_what_cannot_be_executed_is_told_in_a_sentence(job, fields, code, message):
+def test_what_cannot_be_executed_is_reported_in_a_sentence(job, fields, code, message):
     end = Attached(job.connect()).begin(fields).finish()
     assert end["exit_code"] == code
     assert message in end["message"]
 
 
-def test_one_that_is_killed_has_its_signal(job):
+def test_a_killed_session_has_its_signal(job):
     assert job.exec("sh", "-c", "kill -9 $$").finish() == {"exit_code": 137, "signal": 9, "message": ""}
 
 
@@ -140,7 +140,7 @@ def test_a_request_without_a_size_that_may_be_is_refused(job, size):
     assert job.refusal(b"", size=size)["reason"] == "INVALID"
 
 
-def test_a_connection_goes_on_behind_a_refusal_and_behind_one_who_is_not_attached(job):
+def test_a_connection_goes_on_behind_a_refusal_and_behind_a_client_that_is_not_attached(job):
     with job.connect() as sock:
         for body, wanted in ((b"{}", False), (b'{"argv":["true"],"detached":true,"abandoned_s":0}', True)):
             sock.sendall(messages.encode({"op": "exec", "size": len(body)}) + body)
@@ -188,7 +188,7 @@ def _feed(session: Attached, data: bytes, close: bool = True) -> None:
 
 
 def test_much_input_goes_in_and_comes_back_over_broken_connections(job):
-    """Whoever attaches again sends what was not acknowledged, and goes on behind what it has."""
+    """A client that attaches again sends what was not acknowledged, and goes on behind what it has."""
     data = pattern(MANY)
     session = job.exec("cat", stdin=True)
     out = bytearray()
@@ -267,7 +267,7 @@ def test_a_command_that_does_not_read_does_not_hold_its_client_up(job):
     assert session.taken == WINDOW, "what nobody takes any more counts as taken"
 
 
-def test_input_for_one_that_has_closed_it_is_thrown_away(job):
+def test_input_for_a_command_that_has_closed_it_is_thrown_away(job):
     session = job.exec("sh", "-c", "exec 0<&-; echo closed; exec sleep 600", stdin=True).until(b"closed")
     _feed(session, b"y" * (3 * WINDOW))
     assert session.taken == 3 * WINDOW
@@ -275,7 +275,7 @@ def test_input_for_one_that_has_closed_it_is_thrown_away(job):
     assert session.finish()["signal"] == signal.SIGTERM
 
 
-def test_input_for_one_that_wants_none_is_thrown_away(job):
+def test_input_for_a_command_that_wants_none_is_thrown_away(job):
     session = job.exec("sleep", "600")
     _feed(session, b"y" * 1000)
     session.send(frames.SIGNAL, signal.SIGTERM)
@@ -358,7 +358,7 @@ def _frame(*numbers: int, kind: bytes = frames.INPUT, data: bytes = b"") -> byte
         _frame(0, kind=frames.SIGNAL), _frame(64, kind=frames.SIGNAL),
     ],
 )  # fmt: skip
-def test_whoever_speaks_garbage_is_dropped_and_the_session_stays(job, garbage):
+def test_a_client_that_sends_garbage_is_dropped_and_the_session_stays(job, garbage):
     session = job.exec("sh", "-c", "cat; echo bye; sleep 0.2", stdin=True)
     session.sock.sendall(garbage)
     while session.step():
@@ -385,7 +385,7 @@ def test_more_input_than_the_window_is_a_fault(job):
 # --- who is attached --------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_client_wins_and_the_old_one_is_told(job):
+def test_the_newest_client_wins_and_the_old_one_learns_it(job):
     first = job.exec("cat", stdin=True)
     first.type(b"one\n")
     first.until(b"one\n")
@@ -430,7 +430,7 @@ def test_an_end_that_nobody_has_had_is_kept_until_somebody_has(job):
     assert job.attach(session.session).finish() == ended, "who lost the connection at that moment can ask again"
 
 
-def test_one_that_nobody_comes_back_to_is_ended(job, tmp_path):
+def test_a_session_without_client_is_ended(job, tmp_path):
     note = tmp_path / "note"
     tmp_path.chmod(0o777)
     session = job.exec(

@@ -79,7 +79,7 @@ def test_its_processes_in_the_background_are_no_leftovers_of_the_ranks(start, tm
     assert (ended.warnings, ended.stop) == ([], None)
 
 
-def test_what_really_outlives_the_ranks_is_told_beside_a_session(start, tmp_path):
+def test_what_really_outlives_the_ranks_is_reported_beside_a_session(start, tmp_path):
     job = start("sh", "-c", f"setsid -f sleep 654 > /dev/null 2>&1; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
     session = job.exec(*STUBBORN, grace_s=0.2).until(b"ready")
     (tmp_path / "go").touch()
@@ -147,7 +147,7 @@ def _waits_for_input(pid: int) -> bool:
     return Path(f"/proc/{pid}/syscall").read_text().startswith("0 0x0 ")  # read(0
 
 
-def test_one_that_never_reads_does_not_hold_the_job(start, tmp_path):
+def test_a_client_that_never_reads_does_not_hold_the_job(start, tmp_path):
     job = start(*waiting(tmp_path))
     session = job.exec("yes")
     until(lambda: Path(f"/proc/{session.pid}/stat").read_text().split()[2] == "S", "it waits for room")

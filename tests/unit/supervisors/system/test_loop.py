@@ -284,7 +284,7 @@ def test_a_hang_up_is_reported_without_being_asked_for():
     assert on_a_loop(story).count("gone") == 1
 
 
-def test_a_child_that_ends_is_told_between_batches():
+def test_a_child_that_ends_is_reported_between_batches():
     def story(loop: Loop, notes: list[Any]) -> None:
         loop.on_child = does(note(notes, "child"), loop.stop)
         pid = os.fork()

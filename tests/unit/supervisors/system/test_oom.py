@@ -75,7 +75,7 @@ def test_what_was_before_the_rank_was_another_process(oldest, seen):
 
 
 @given(st.text())
-def test_whatever_is_in_the_log_it_is_read(text):
+def test_a_kernel_log_with_any_content_is_read(text):
     assert isinstance(oom.parse(text, 0.0), dict)
 
 

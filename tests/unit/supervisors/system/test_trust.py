@@ -138,7 +138,7 @@ def test_a_link_of_another_in_a_sticky_folder(tmp_path: Path) -> None:
         trust.check(link / "x")
 
 
-def test_what_is_made_is_nobody_elses_whatever_the_umask(tmp_path: Path) -> None:
+def test_new_files_are_private_under_every_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         trust.make_folder(tmp_path / "a" / "b" / "c")

@@ -22,7 +22,7 @@ def _priority() -> int:
     return os.sched_getparam(0).sched_priority
 
 
-def test_who_is_urgent_is_so_for_a_while_and_its_children_are_not():
+def test_an_urgent_process_is_so_for_a_while_and_its_children_are_not():
     if not _may():
         pytest.skip("real-time needs CAP_SYS_NICE, or RLIMIT_RTPRIO")
 

@@ -147,7 +147,7 @@ def test_an_idle_link_does_not_keep_the_loop_busy():
     assert linked(story) < 10
 
 
-def test_a_nursery_that_is_gone_is_told_nothing_and_the_job_goes_on():
+def test_a_dead_nursery_gets_nothing_and_the_job_goes_on():
     def story(loop: Loop, link: NurseryLink, nursery: Nursery) -> Any:
         nursery.sock.close()
         link.tell("ready")

@@ -118,7 +118,7 @@ async def test_each_look_is_a_new_one(monkeypatch, tmp_path):
         (OSError(errno.ESTALE, "Stale file handle"), "cannot be read at the moment: Stale file handle"),
     ],
 )
-async def test_at_the_end_of_its_time_it_is_said_what_was_in_the_way(monkeypatch, tmp_path, found, why):
+async def test_at_the_end_of_its_time_the_obstacle_is_reported(monkeypatch, tmp_path, found, why):
     looks = Looks(monkeypatch, found)
     scopes: list[anyio.CancelScope] = []
 

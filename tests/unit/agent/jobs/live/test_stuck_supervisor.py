@@ -32,7 +32,7 @@ def see(stuck: StuckSupervisor, states: str, pid: int = 7) -> None:
     ("state", "said"),
     [("T", "is stopped (SIGSTOP)"), ("t", "by a debugger (state t)"), ("D", "hangs in the kernel (state D)")],
 )
-def test_it_is_told_after_a_while_and_until_it_runs(entry: Entry, state: str, said: str):
+def test_it_is_reported_after_a_while_and_until_it_runs(entry: Entry, state: str, said: str):
     stuck = StuckSupervisor(entry, nobody)
     see(stuck, state * (LOOKS - 1))
     assert entry.notes is None

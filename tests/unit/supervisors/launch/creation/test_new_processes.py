@@ -200,7 +200,7 @@ def test_without_limits_a_rank_has_those_of_the_daemon(birth, tmp_path):
     assert (limits[3], mask) == ([4096, 8192], child.DEFAULT_UMASK)
 
 
-def test_a_limit_that_cannot_be_set_is_told_with_what_is_allowed(birth, tmp_path):
+def test_a_limit_that_cannot_be_set_is_reported_with_what_is_allowed(birth, tmp_path):
     """More descriptors than the kernel has for anyone (fs.nr_open)."""
     seen = birth(tmp_path, "touch", str(tmp_path / "ran"), limits=(("core", 0), ("nofile", 1 << 40)))
     assert (os.waitstatus_to_exitcode(seen["status"]), seen["unborn"]["reason"]) == (125, "prepare")
@@ -223,8 +223,8 @@ def test_folders_and_files_are_made_before_the_command(birth, tmp_path):
     ]
 
 
-def test_a_file_that_is_there_is_replaced_as_a_whole(birth, tmp_path):
-    """Whoever reads it meanwhile (another rank) sees the old one or the new one."""
+def test_an_existing_file_is_replaced_as_a_whole(birth, tmp_path):
+    """A reader meanwhile (another rank) sees the old one or the new one."""
     file = tmp_path / "table.json"
     file.write_text("old and much longer")
     with open(file) as reader:
@@ -234,7 +234,7 @@ def test_a_file_that_is_there_is_replaced_as_a_whole(birth, tmp_path):
 
 
 @pytest.mark.parametrize("field", ["folders", "files"])
-def test_a_folder_that_cannot_be_made_is_told(birth, tmp_path, field):
+def test_a_folder_that_cannot_be_made_is_reported(birth, tmp_path, field):
     (tmp_path / "file").touch()
     path = str(tmp_path / "file" / "x" / "y")
     changes: dict[str, Any] = {field: (path,) if field == "folders" else ((path, "text"),)}
@@ -343,21 +343,21 @@ def test_a_command_that_cannot_be_executed(birth, tmp_path, make, code, number, 
     assert text in sentence
 
 
-def test_too_long_a_command_is_told(birth, tmp_path):
+def test_too_long_a_command_is_reported(birth, tmp_path):
     seen = birth(tmp_path, "true", "x" * 200_000)
     assert os.waitstatus_to_exitcode(seen["status"]) == 126
     assert explain_exec("true", seen["unborn"]) == f"true: cannot be executed: {os.strerror(errno.E2BIG)}"
 
 
 @pytest.mark.parametrize("folder", ["/no/such/folder", "/etc/passwd"])
-def test_a_folder_that_cannot_be_entered_is_told(birth, tmp_path, folder):
+def test_a_folder_that_cannot_be_entered_is_reported(birth, tmp_path, folder):
     seen = birth(tmp_path, "true", workdir=folder)
     assert os.waitstatus_to_exitcode(seen["status"]) == 125
     assert seen["unborn"]["reason"] == "prepare"
     assert folder in explain_exec("true", seen["unborn"])
 
 
-def test_an_output_that_cannot_be_opened_is_told(birth, tmp_path):
+def test_an_output_that_cannot_be_opened_is_reported(birth, tmp_path):
     fifo = tmp_path / "missing" / "fifo"
     seen = birth(tmp_path, "true", fifo=fifo)
     assert (os.waitstatus_to_exitcode(seen["status"]), seen["unborn"]["reason"]) == (125, "prepare")

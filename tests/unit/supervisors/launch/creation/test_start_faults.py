@@ -97,7 +97,7 @@ def children() -> list[int]:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )  # fmt: skip
-def test_a_step_that_fails_is_told_and_the_command_does_not_run(way, tmp_path, calls, changes, text):
+def test_a_step_that_fails_is_reported_and_the_command_does_not_run(way, tmp_path, calls, changes, text):
     """By the kernel's refusal of that one call, so that both ways have the same error."""
     import resource
 
@@ -125,7 +125,7 @@ def test_a_step_that_fails_is_told_and_the_command_does_not_run(way, tmp_path, c
     assert not (tmp_path / "ran").exists()
 
 
-def test_cpus_that_do_not_exist_are_told(way, tmp_path):
+def test_cpus_that_do_not_exist_are_reported(way, tmp_path):
     seen = in_own_process(lambda: started(tmp_path, specs_in(tmp_path, 1, "true", cpus=frozenset({1000}))))
     assert seen["codes"] == [125]
     assert seen["told"] == ["cannot be bound to its CPUs: Invalid argument"]
@@ -278,7 +278,7 @@ def test_a_threaded_cgroup_takes_none_and_they_run(way, tmp_path, cgroup):
 
 @needs_seccomp
 @pytest.mark.parametrize(("number", "raised"), [(errno.EAGAIN, True), (errno.ENOMEM, True), (errno.EPERM, False)])
-def test_a_node_that_has_no_room_for_them_is_told(program, tmp_path, number, raised):
+def test_a_node_that_has_no_room_for_them_is_reported(program, tmp_path, number, raised):
     """Any other refusal concerns only the program's way to create them: the supervisor forks."""
 
     def work() -> Any:
@@ -332,7 +332,7 @@ def test_a_program_that_does_not_run_is_done_without(program, tmp_path, content,
     assert len(seen["said"]) == 1 and "forking instead" in seen["said"][0]
 
 
-def test_without_a_program_nothing_is_said(tmp_path):
+def test_without_a_program_nothing_is_reported(tmp_path):
     """A package for any machine has none."""
 
     def work() -> Any:
@@ -438,7 +438,7 @@ def test_a_program_that_is_killed_in_the_middle_leaves_nothing_and_all_run_once(
 
     seen = in_own_process(work)
     assert (seen["codes"], seen["told"], seen["left"]) == ([0] * 40, [], 0)
-    assert seen["said"] in ([], ["muster-spawn was killed by signal 9; forking instead"])
+    assert seen["said"] in ([], ["muster-spawn was killed by SIGKILL; forking instead"])
     assert len(list(tmp_path.glob("ran.*"))) == 40
 
 
