@@ -33,7 +33,7 @@ from muster.supervisors.system.subreaper import become_subreaper
 from muster.supervisors.wire.control import ControlClient, ControlServer, listen
 from muster.supervisors.wire.messages import Message
 
-#: Without jobs and without a daemon for so long, the nursery ends.
+#: Without jobs and without a daemon for so long, the nursery ends; behind the end of its owner, at once.
 IDLE_S = 5.0
 #: Descriptors in reserve: a client and two supervisors at the limit.
 SPARE = 16
@@ -55,6 +55,11 @@ class Nursery:
         self._server = ControlServer(self._loop, listener, {"tend": self._tend, "ended": self._ended}, self._spare)
         self._spare.on_exhausted = self._on_exhausted
         self._busy_at = time.monotonic()
+        #: A daemon has come; the command that the jobs belong to has ended.
+        self._visited = self._owner_gone = False
+        self._loop.after = self._leave_with_owner
+        if owned:
+            self._loop.add(owner_pipe.FD, self._on_owner_end)
 
     def run(self) -> None:
         """Until there is nothing left to do."""
@@ -122,6 +127,22 @@ class Nursery:
         self._retired = Retired(self._loop, self._jobs, self._at, self._loop.stop)
         self._server.close()
 
+    def _on_owner_end(self) -> None:
+        self._loop.remove(owner_pipe.FD)
+        self._owner_gone = True
+
+    def _leave_with_owner(self) -> None:
+        """Without its owner no daemon comes back: nothing is left to wait for once the last one and all jobs have
+        ended. A nursery to which no daemon has come yet was started to end jobs: it waits for that daemon."""
+        self._visited = self._visited or bool(self._server.clients)
+        if self._owner_gone and self._visited and not (self._retired or self._jobs or self._server.clients):
+            self._leave()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(OSError):
+            self._at.unlink()
+        self._loop.stop()
+
     def _check_idle(self) -> None:
         self._see_name()
         if self._retired is not None:
@@ -129,9 +150,7 @@ class Nursery:
         if self._jobs or self._server.clients:
             self._busy_at = time.monotonic()
         elif time.monotonic() - self._busy_at >= IDLE_S:
-            with contextlib.suppress(OSError):
-                self._at.unlink()
-            self._loop.stop()
+            self._leave()
             return
         self._spare.fill()
         self._loop.later(IDLE_S / 4, self._check_idle)

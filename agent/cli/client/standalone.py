@@ -25,7 +25,7 @@ from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import SupervisionError, Untrusted
-from muster.supervisors.system import trust
+from muster.supervisors.system import lock, trust
 
 #: Seconds within which the daemon must answer after its start, and, over the job's grace, end when we have gone. (It
 #: gives itself less: MARGIN_S and LAST_WORDS_S in agent/ending.py.)
@@ -95,9 +95,9 @@ class Standalone:
             if (code := self.process.poll()) is not None:
                 if -code in process.END_SIGNALS:
                     raise not_started(-code)
-                raise CommandFailed(
-                    f"the daemon of this job {endings.describe_code(code)}:\n{self._last_words()}", Exit.MUSTER_FAILED
-                )
+                text = f"the daemon of this job {endings.describe_code(code)}"
+                said = self._last_words()
+                raise CommandFailed(f"{text}:\n{said}" if said else f"{text} before it was ready", Exit.MUSTER_FAILED)
             if time.monotonic() > end:
                 raise CommandFailed(
                     f"the daemon of this job does not answer:\n{self._last_words()}", Exit.MUSTER_FAILED
@@ -293,8 +293,21 @@ def _has_ended(daemon: "subprocess.Popen[bytes]", seconds: float) -> bool:
     return daemon.poll() is not None
 
 
+def _wait_nursery(root: Root) -> None:
+    """The nursery ends behind its daemon, by itself: when the command has ended, nothing of it runs. Best effort."""
+    with contextlib.suppress(OSError):
+        if pid := lock.holder(root.nursery_lock):
+            pidfd = os.pidfd_open(pid)
+            try:
+                if lock.holder(root.nursery_lock) == pid:  # so the pid was not another's
+                    process.wait_ended(pidfd, TIDY_S)
+            finally:
+                os.close(pidfd)
+
+
 def _tidy(own: Standalone, logs_elsewhere: bool) -> None:
     root = Root.under(own.root)
+    _wait_nursery(root)
     _tidy_logs(root)
     for folder in (root.run, root.state):
         shutil.rmtree(folder, ignore_errors=True)

@@ -212,3 +212,15 @@ def test_a_later_sigterm_ends_the_grace(folder: Path) -> None:
                 run.process.wait(0.5)
         assert run.process.returncode == 137
         assert time.monotonic() - began >= 4
+
+
+@pytest.mark.parametrize("killed", ["", "supervisor"])
+def test_when_the_command_has_ended_nothing_of_it_runs(folder: Path, killed: str) -> None:
+    """Not even its nursery, which has no job and no daemon then."""
+    with running(folder, "echo up; while [ ! -e go ]; do sleep 0.05; done", "--workdir", str(folder)) as run:
+        if killed:
+            run.send(killed, number=signal.SIGKILL)
+        (folder / "go").touch()
+        code, _, err = run.end()
+        assert run.gone()
+        assert code == 0, err
