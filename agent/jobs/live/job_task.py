@@ -177,6 +177,8 @@ class JobTask:
             _log.warning("supervisor.lost", job=self.entry.job_id, error=str(error))
             if anyio.current_time() - since > HELD_S:
                 pause.reset()
+            else:  # none stays: it may be damaged where we have read it long ago, and a new supervisor reads all
+                await self._around.pool.run(fetch, self.entry.paths.journal, 0, 0, None)
             await anyio.sleep(pause.next())
 
     async def _follow(self, connection: control.Connection, generation: int) -> Exception:

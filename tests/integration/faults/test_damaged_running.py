@@ -229,6 +229,30 @@ def test_the_journal_is_taken_away_and_the_supervisor_killed(daemon: Daemon, tmp
         assert not list(Path("/sys/fs/cgroup").rglob(name))
 
 
+def test_damage_in_what_the_daemon_has_read_is_told_once_no_supervisor_can_be_had(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    """The daemon alone reads only what is new: it would show the job as running for ever, also behind its end."""
+    daemon.run("sh", "-c", COUNTS, job_id="job", ranks=2, workdir=str(tmp_path))
+    daemon.until_running("job")
+    pids = [daemon.rank_pid("job", rank) for rank in range(2)]
+    log = daemon.root.rank_log("job", 0, 0)
+    journal, supervisor = daemon.root.job("job").journal, daemon.supervisor_pid("job")
+    end = len(journal.read_bytes().rstrip(b"\0"))
+    with journal.open("r+b") as file:
+        file.seek(end // 3)
+        file.write(b"####")
+    os.kill(supervisor, signal.SIGKILL)
+    job = eventually(lambda: (found := shown(daemon))["state"] == "JOB_STATE_LOST" and found.get("living") and found)
+    assert any(str(pids[0]) in text for text in job["living"]), job
+    waited = daemon.cli("wait", "job")
+    assert waited.returncode == 125 and "the checksum does not match" in waited.stderr, waited
+    before = log.read_text().count("\n")
+    eventually(lambda: log.read_text().count("\n") > before + 3, message="its output goes on into its log")
+    assert stop(daemon).returncode == 0
+    assert not any(map(alive, pids))
+
+
 def shown_at_all(daemon: Daemon) -> bool:
     jobs = json.loads(daemon.cli("ps", "-o", "json").stdout).get("jobs", [])
     return any(job["jobId"] == "job" for job in jobs)
