@@ -229,9 +229,7 @@ def test_the_journal_is_taken_away_and_the_supervisor_killed(daemon: Daemon, tmp
         assert not list(Path("/sys/fs/cgroup").rglob(name))
 
 
-def test_damage_in_what_the_daemon_has_read_is_told_once_no_supervisor_can_be_had(
-    daemon: Daemon, tmp_path: Path
-) -> None:
+def test_damage_in_records_already_read_is_shown_when_no_supervisor_stays(daemon: Daemon, tmp_path: Path) -> None:
     """The daemon alone reads only what is new: it would show the job as running for ever, also behind its end."""
     daemon.run("sh", "-c", COUNTS, job_id="job", ranks=2, workdir=str(tmp_path))
     daemon.until_running("job")

@@ -215,7 +215,7 @@ def test_a_later_sigterm_ends_the_grace(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", ["", "supervisor"])
-def test_when_the_command_has_ended_nothing_of_it_runs(folder: Path, killed: str) -> None:
+def test_no_process_remains_after_the_end_of_the_command(folder: Path, killed: str) -> None:
     """Not even its nursery, which has no job and no daemon then."""
     with running(folder, "echo up; while [ ! -e go ]; do sleep 0.05; done", "--workdir", str(folder)) as run:
         if killed:
