@@ -8,6 +8,7 @@ A process with a second thread must not fork: before each os.fork() the thread i
 flood.
 """
 
+import _thread
 import os
 import threading
 import time
@@ -21,6 +22,8 @@ MUCH = 1 << 15
 FLOOD = 4
 #: Seconds without a flood after which the thread is ended, or after which it is tried again to start one.
 REST_S = 1.0
+#: Seconds in which a second thread that can begin has begun.
+BEGIN_S = 1.0
 
 
 @dataclass(slots=True)
@@ -53,16 +56,17 @@ class Splicer:
     def __init__(self) -> None:
         self._turn = threading.Condition()
         self._waiting: deque[Splice] = deque()
-        #: Whether the second thread has one in its hands; whether it is to end.
-        self._helping = self._over = False
-        self._thread: threading.Thread | None = None
+        #: Number of the present second thread (0: there is none). One with another number returns.
+        self._number = self._last_number = 0
+        #: Whether it has begun to run, whether it runs, and whether it has a splice in its hands.
+        self._began = self._alive = self._helping = False
         self._floods, self._flooded_at, self._start_at = 0, 0.0, 0.0
         _splicers.add(self)
 
     @property
     def helped(self) -> bool:
         """Whether there is a second thread."""
-        return self._thread is not None
+        return bool(self._number)
 
     def run(self, splices: list[Splice]) -> None:
         """Returns once all have been carried out."""
@@ -94,41 +98,55 @@ class Splicer:
 
     def end(self) -> None:
         """Ends the second thread, if there is one: not within `run`."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            with self._turn:
-                self._over = True
-                self._turn.notify()
-            thread.join()
-            self._over = False
+        if not self._number:
+            return
+        with self._turn:
+            # One that does not begin has no memory for it: it holds nothing, and returns if it begins after all.
+            self._turn.wait_for(lambda: self._began, BEGIN_S)
+            self._number = 0
+            self._turn.notify_all()
+            while self._alive:
+                self._turn.wait()
 
     def _begin(self) -> bool:
-        if self._thread is None and time.monotonic() >= self._start_at:
-            thread = threading.Thread(target=self._help, name="splice", daemon=True)
+        if not self._number and time.monotonic() >= self._start_at:
+            self._last_number += 1
+            self._number, self._began = self._last_number, False
             try:
-                thread.start()
-            except RuntimeError:  # a limit on processes: one thread does it, too
-                self._start_at = time.monotonic() + REST_S
-            else:
-                self._thread = thread
-        return self._thread is not None
+                # No threading.Thread: its start() waits for ever for a thread that has no memory to begin.
+                _thread.start_new_thread(self._help, (self._number,))
+            except (RuntimeError, MemoryError):  # a limit on processes or memory: one thread does it, too
+                self._number, self._start_at = 0, time.monotonic() + REST_S
+        return bool(self._number)
 
     def _take(self) -> Splice | None:
         with self._turn:
             return self._waiting.popleft() if self._waiting else None
 
-    def _help(self) -> None:
-        while True:
+    def _help(self, number: int) -> None:
+        with self._turn:
+            if number != self._number:
+                return
+            self._began = self._alive = True
+            self._turn.notify_all()
+        try:
+            while (splice := self._next(number)) is not None:
+                splice.run()
+        finally:
             with self._turn:
-                self._helping = False
-                self._turn.notify()
-                while not self._waiting and not self._over:
-                    self._turn.wait()
-                if self._over:
-                    return
-                splice = self._waiting.popleft()
-                self._helping = True
-            splice.run()
+                self._alive = self._helping = False
+                self._turn.notify_all()
+
+    def _next(self, number: int) -> Splice | None:
+        with self._turn:
+            self._helping = False
+            self._turn.notify_all()
+            while not self._waiting and number == self._number:
+                self._turn.wait()
+            if number != self._number:
+                return None
+            self._helping = True
+            return self._waiting.popleft()
 
 
 _splicers: "WeakSet[Splicer]" = WeakSet()

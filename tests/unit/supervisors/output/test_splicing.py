@@ -1,10 +1,13 @@
 """Splices of several ranks, with a second thread and without."""
 
+import _thread
 import contextlib
 import errno
 import os
+import select
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -66,13 +69,18 @@ def splicer() -> Iterator[Splicer]:
     made.end()
 
 
+def threads() -> int:
+    """All of this process, by the kernel."""
+    return len(os.listdir("/proc/self/task"))
+
+
 def test_a_flood_gets_a_second_thread_and_every_byte_its_place(pipes, splicer):
-    threads = threading.active_count()
+    before = threads()
     pipes.flood(splicer, FLOOD)
     assert not splicer.helped
     pipes.flood(splicer, 200)
     assert splicer.helped
-    assert threading.active_count() == threads + 1
+    assert threads() == before + 1
     pipes.check()
 
 
@@ -104,7 +112,7 @@ def test_before_a_fork_the_thread_is_ended_and_comes_back(pipes, splicer):
     if pid == 0:
         code = 1
         with contextlib.suppress(BaseException):
-            alone = threading.active_count() == 1 and not splicer.helped
+            alone = threads() == 1 and not splicer.helped
             pipes.flood(splicer, 1)
             code = 0 if alone else 2
         os._exit(code)
@@ -126,11 +134,51 @@ def test_at_rest_it_is_ended(pipes, splicer, monkeypatch):
     assert not splicer.helped
 
 
-def test_where_no_thread_can_be_started_one_does_it_all(pipes, splicer, monkeypatch):
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+@pytest.mark.parametrize("refusal", [RuntimeError("can't start new thread"), MemoryError()])
+def test_where_no_thread_can_be_started_one_does_it_all(pipes, splicer, monkeypatch, refusal):
+    def refuse(*_: object) -> None:
+        raise refusal
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
     pipes.flood(splicer, 20)
     assert not splicer.helped
+    pipes.check()
+
+
+def test_a_thread_that_never_begins_holds_nothing_up(pipes, splicer, monkeypatch):
+    """Without memory, a new thread ends before its first instruction, and nobody learns it."""
+    begun: list[Callable[[], None]] = []
+    monkeypatch.setattr(_thread, "start_new_thread", lambda call, args: begun.append(lambda: call(*args)))
+    monkeypatch.setattr(splicing, "BEGIN_S", 0.01)
+    pipes.flood(splicer, 20)
+    assert splicer.helped and begun
+    splicer.end()
+    assert not splicer.helped
+    pipes.flood(splicer, 20)
+    splicer.end()
+    for late in begun:  # it returns at once
+        late()
+    monkeypatch.undo()
+    pipes.flood(splicer, 20)
+    assert splicer.helped
+    pipes.check()
+
+
+def test_a_thread_that_fails_leaves_its_splice_to_the_next_round(pipes, splicer, monkeypatch):
+    pipes.flood(splicer, 50)
+    first = threading.get_ident()
+    run = Splice.run
+
+    def fails(splice: Splice) -> None:
+        if threading.get_ident() != first:
+            raise MemoryError
+        run(splice)
+
+    monkeypatch.setattr(Splice, "run", fails)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    for number in range(50):
+        pipes.fill(number)
+        while any(select.select([read], [], [], 0)[0] for read, _ in pipes.pipes):
+            splicer.run(pipes.splices())
+    splicer.end()
     pipes.check()
