@@ -81,6 +81,7 @@ class Node:
             "cards": cards,
             "log_bytes": log,
             "net_bytes": self.net,
+            "nodes": 1,
         } | more
 
     def steps(self, minutes: float, does: Callable[[int], Line] | Line) -> list[Line]:
