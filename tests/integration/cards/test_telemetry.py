@@ -142,7 +142,7 @@ def test_records_are_streamed_until_the_job_ends(node: Daemon, cards: FakeCards)
         if record["cards"][0]["util"] == 77 and record["cards"][0]["power_limit_w"] and len(record["procs"]) == 4:
             break
         record = json.loads(next(stream).line)
-    assert list(record) == ["t", "job", "procs", "cards", "log_bytes", "net_bytes", "log_lines"]
+    assert list(record) == ["t", "job", "procs", "cards", "log_bytes", "net_bytes", "nodes", "log_lines"]
     assert (record["job"], record["log_bytes"]) == (job_id, {"0": 6, "1": 6})
     assert abs(record["t"] - time.time()) < 30
     job = node.get(job_id)
