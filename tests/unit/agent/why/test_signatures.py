@@ -452,7 +452,7 @@ def test_tracebacks_of_several_workers_in_one_output_are_kept_apart() -> None:
 
 def test_the_exception_below_a_traceback_in_a_box_is_shown() -> None:
     text = (
-        "╭───────── Traceback (most recent call last) ─────────╮\n│ /work/a.py:3 in <module>     │\n"
+        "╭───────── Traceback (most recent call last) ─────────╮\n│ /app/a.py:3 in <module>      │\n"
         "╰─────────────────────────────────────────────────────╯\nZeroDivisionError: division by zero\n"
     )
     assert [(hit.signature.id, hit.line) for hit in found(text.encode()).hits] == [
