@@ -152,7 +152,7 @@ class Inventory:
 
     def learn(self, shown: Collection[Card], kind: str, slots: Mapping[str, str], now: float) -> Comparison:
         """Takes over what the cards that are known tell now, and, as long as not all were known once, those that are
-        not; returns what differs then. `now` in epoch seconds."""
+        not; returns what differs then, where those count as known. `now` in epoch seconds."""
         found = self.compare(shown, kind, slots)
         moved = {difference.device for difference in found.differences}
         for was, card in found.same:
@@ -163,7 +163,9 @@ class Inventory:
             fresh = [card for card in shown if card.kind == kind and _names(card) and not _part(card)]
             for card in fresh:
                 if id(card) not in known:
-                    self._replace(None, _remembered(card, slots, None, now))
+                    new = _remembered(card, slots, None, now)
+                    self._replace(None, new)
+                    found = replace(found, same=(*found.same, (new, card)))
             self._whole = bool(fresh) and not found.nameless
             self.changes += self._whole
         shown_again = [bus_id for bus_id in self._unshown if any(card.bus_id == bus_id for card in shown)]

@@ -59,8 +59,11 @@ def _one(results: Sequence[CheckResult]) -> CheckResult:
     first = results[0]
     if len(results) == 1:
         return first
-    texts = {r.reason for r in results}
-    what = "cards" if all(r.card is not None for r in results) else "of them"
-    said = texts.pop() if len(texts) == 1 else "in order" if first.code is Code.NODE_OK else "nothing told"
+    texts = list(dict.fromkeys(r.reason for r in results))
     seconds = max(r.seconds for r in results)
-    return replace(first, reason=f"{len(results)} {what}: {said}", device="", card=None, observed="", seconds=seconds)
+    devices = list(dict.fromkeys(r.device for r in results))
+    if len(devices) == 1:  # several readings of one device
+        return replace(first, reason="; ".join(texts), observed="", seconds=seconds)
+    what = "cards" if all(r.card is not None for r in results) else "of them"
+    said = texts[0] if len(texts) == 1 else "in order" if first.code is Code.NODE_OK else "nothing told"
+    return replace(first, reason=f"{len(devices)} {what}: {said}", device="", card=None, observed="", seconds=seconds)

@@ -203,12 +203,16 @@ def _whole(found: Comparison, inventory: Inventory, bus: Bus, kind: str) -> Chec
         those = ", ".join(str(card) for card in found.unsure[:4])
         which = numbers(found.nameless)
         return say.not_told(f"card {which} did not identify itself, and may be one of the missing cards: {those}")
-    many = counted(len(inventory.of(kind)), "card")
-    reason = f"{len(found.same)} of the {many} that muster remembers exist"
+    total, there = len(inventory.of(kind)), len(found.same)
+    many = counted(total, "card")
+    if there < total:
+        reason = f"{there} of the {many} that muster remembers exist"
+    else:
+        reason = "the card that muster remembers exists" if total == 1 else f"all {many} that muster remembers exist"
     aside = [device.bus_id for device in bus.devices.get(kind, ()) if kept_aside(device.driver)]
     if aside:
         reason += f"; reserved for virtual machines, ignored by muster: {', '.join(aside)}"
-    return say.ok(reason, counted(len(found.same), "card"), many)
+    return say.ok(reason, counted(there, "card"), many)
 
 
 RULES = (NodeRule(INVENTORY, judge, everywhere, frozenset({What.HEALTH})),)

@@ -65,6 +65,13 @@ SAMPLES = [
         "CUDA kernel errors might be asynchronously reported at some other API call\n",
     ),
     ("cuda-illegal-access", "RuntimeError: CUDA error: an illegal memory access was encountered\n"),
+    (
+        "cuda-illegal-access",
+        "Traceback (most recent call last):\n"
+        "cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMisalignedAddress: misaligned address\n"
+        "Exception ignored in: 'cupy.cuda.function.Module.__dealloc__'\n"
+        "cupy_backends.cuda.api.driver.CUDADriverError: CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address\n",
+    ),
     ("cuda-launch-failure", "RuntimeError: CUDA error: unspecified launch failure\n"),
     ("cuda-ecc", "RuntimeError: CUDA error: uncorrectable ECC error encountered\nCompile with `TORCH_USE_CUDA_DSA`\n"),
     ("cuda-device-lost", "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.  Reboot it\n"),

@@ -197,7 +197,14 @@ async def test_all_cards_are_there(tmp_path):
     results = await judged(view(eight()), known(), tmp_path)
     assert [r.device for r in results] == [*(f"card {i}" for i in range(8)), ""]
     assert {r.code for r in results} == {Code.NODE_OK}
-    assert results[-1].reason == "8 of the 8 cards that muster remembers exist"
+    assert results[-1].reason == "all 8 cards that muster remembers exist"
+
+
+async def test_the_first_look_counts_what_it_has_just_learned(tmp_path):
+    results = await judged(view(eight()), Inventory(), tmp_path)
+    assert (results[-1].reason, results[-1].observed) == ("all 8 cards that muster remembers exist", "8 cards")
+    (_, whole) = await judged(view(eight()[:1]), Inventory(), tmp_path)
+    assert whole.reason == "the card that muster remembers exists"
 
 
 async def test_a_missing_card_is_critical_and_named_in_full(tmp_path):

@@ -471,6 +471,16 @@ def test_people_read_one_line_for_eight_cards():
     assert [r.item for r in folded([result("a"), result("b"), result("a", device="card 4")])] == ["a", "b"]
 
 
+def test_two_readings_of_one_card_are_not_two_cards():
+    chip, memory = (
+        replace(result(device="card 0", card=0), reason=f"its {part} has 50 C") for part in ("chip", "memory")
+    )
+    (line,) = folded([chip, memory])
+    assert (line.device, line.reason) == ("card 0", "its chip has 50 C; its memory has 50 C")
+    other = replace(chip, device="card 1", card=1)
+    assert [line.reason for line in folded([chip, memory, other])] == ["2 cards: in order"]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
