@@ -16,6 +16,15 @@ PROTO_READY := .venv-proto/.ready
 # Creates the processes of jobs; built in less than a second.
 PROGRAM := supervisors/launch/creation/muster-spawn
 
+# With a wheelhouse the tests on a card have an environment of their own, made of that alone.
+ifneq ($(wildcard wheelhouse/requirements.txt),)
+GPU_READY  := .venv-gpu/.ready
+GPU_PYTHON := .venv-gpu/bin/python
+else
+GPU_READY  := $(READY) $(PROGRAM)
+GPU_PYTHON := $(BIN)/python
+endif
+
 MINDSPORE_READY := .venv-mindspore/.ready
 # Another one: make test-msrun MINDSPORE='mindspore==2.9.*' after make clean.
 MINDSPORE ?= mindspore==2.7.*
@@ -23,7 +32,7 @@ MINDSPORE ?= mindspore==2.7.*
 # proto/muster holds links to agent, supervisors and probes.
 CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test test-slow chaos test-system test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench bench-compare soak lock clean
+.PHONY: help setup run test test-slow chaos test-system test-gpu record-gpu wheelhouse test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench bench-compare soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -34,17 +43,17 @@ run: $(READY) $(PROGRAM)  ## the quick start: a daemon and a small job
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/run.sh
 
 # PYTHONDONTWRITEBYTECODE: with it, each daemon of a test compiles all of its modules again.
-test test-slow chaos: export PYTHONDONTWRITEBYTECODE :=
+test test-slow chaos test-gpu: export PYTHONDONTWRITEBYTECODE :=
 # Tests fork next to gRPC's threads; its handlers for that are for programs that go on to use it.
-test test-slow chaos: export GRPC_ENABLE_FORK_SUPPORT := 0
+test test-slow chaos test-gpu: export GRPC_ENABLE_FORK_SUPPORT := 0
 # Twice as many workers as cores: most tests wait for processes more than they compute.
 PYTEST_WORKERS ?= $(shell echo $$(( 2 * $$(nproc) )))
 PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist worksteal
 test: $(READY) $(PROGRAM)  ## the tests, but for the slow ones; PYTEST_ARGS="-k name -x" selects
-	@$(PYTEST) --ignore=tests/system -m "not slow and not chaos" $(PYTEST_ARGS)
+	@$(PYTEST) --ignore=tests/system --ignore=tests/gpu -m "not slow and not chaos" $(PYTEST_ARGS)
 
 test-slow: $(READY) $(PROGRAM)  ## tests of more than four seconds, and chaos: MUSTER_CHAOS_POINTS says how many points
-	@$(PYTEST) --ignore=tests/system -m "slow or chaos" $(PYTEST_ARGS)
+	@$(PYTEST) --ignore=tests/system --ignore=tests/gpu -m "slow or chaos" $(PYTEST_ARGS)
 
 chaos: $(READY) $(PROGRAM)  ## two faults at once, again and again: POINTS=1000; ONLY=17: one point; SEED, FAULTS: which ones
 	@MUSTER_CHAOS_POINTS=$(or $(POINTS),100) $(if $(SEED),MUSTER_CHAOS_SEED=$(SEED)) $(if $(ONLY),MUSTER_CHAOS_ONLY=$(ONLY)) $(if $(FAULTS),MUSTER_CHAOS_FAULTS='$(FAULTS)') \
@@ -53,6 +62,16 @@ chaos: $(READY) $(PROGRAM)  ## two faults at once, again and again: POINTS=1000;
 
 test-system: $(READY) $(PROGRAM)  ## the service under a real systemd, in a container; needs root, systemd-nspawn and debootstrap
 	@$(BIN)/python -m pytest -q tests/system $(PYTEST_ARGS)
+
+test-gpu: $(GPU_READY)  ## what only a machine with an NVIDIA card shows; needs a driver and no network once `make wheelhouse` was run
+	@$(GPU_PYTHON) -m pytest -q -p no:cacheprovider tests/gpu $(PYTEST_ARGS)
+
+# The record lies in the checkout, and the fakes replay it: tests/fakes/replay.py.
+record-gpu: $(GPU_READY)  ## what the driver of this machine's card answers, byte for byte, as a file: RECORD=name
+	@$(GPU_PYTHON) -m tests.gpu.record tests/fixtures/nvml/$(or $(RECORD),$(error RECORD is not given: make record-gpu RECORD=h100-580.159.04)).jsonl
+
+wheelhouse: $(READY) $(PROGRAM)  ## for `make test-gpu` on a machine without a network: FOR=3.12 is its Python, MACHINE=aarch64
+	@$(BIN)/python -m scripts.wheelhouse wheelhouse $(if $(FOR),--python $(FOR)) $(if $(MACHINE),--machine $(MACHINE))
 
 test-msrun: $(READY) $(MINDSPORE_READY)  ## the tests of msrun with MindSpore: a download of 800 MB
 	@MUSTER_TEST_MSRUN="$(CURDIR)/.venv-mindspore/bin" \
@@ -109,6 +128,11 @@ $(PROTO_READY): requirements-proto.lock
 	$(PROTO)/python -m pip install -q --require-hashes -r requirements-proto.lock
 	@touch $@
 
+.venv-gpu/.ready: wheelhouse/requirements.txt
+	$(call venv,.venv-gpu)
+	cd wheelhouse && ../.venv-gpu/bin/python -m pip install -q --no-index --no-deps --force-reinstall --find-links . --require-hashes -r requirements.txt
+	@touch $@
+
 # In a virtual environment of its own: it has its own opinion of numpy and protobuf, and is not for everybody's disk.
 $(MINDSPORE_READY):
 	$(call venv,.venv-mindspore)
@@ -151,5 +175,5 @@ check-docs: $(READY)  ## are the generated pages of docs/reference/ current, and
 	@$(BIN)/python -m scripts.check_links
 
 clean:  ## remove environments, caches and build output
-	rm -rf $(PROGRAM) .venv .venv-proto .venv-mindspore build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(PROGRAM) .venv .venv-proto .venv-mindspore .venv-gpu wheelhouse build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

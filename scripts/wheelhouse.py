@@ -1,0 +1,80 @@
+"""Fills a folder with what `make test-gpu` installs on a machine that has a card and no package registry.
+
+It holds wheels of muster as the checkout is, and of what that and its tests need, in the versions of
+requirements-dev.lock, for a version of Python and a kind of machine. requirements.txt in it has their hashes.
+
+Usage: python -m scripts.wheelhouse FOLDER [--python 3.12] [--machine x86_64]
+"""
+
+import argparse
+import hashlib
+import importlib.metadata
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+#: What the tests of tests/gpu need beside muster.
+TESTS = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis")
+#: Of glibc: up to the newest that a distribution with a driver for today's cards has; pip takes each by its name.
+_GLIBC = range(17, 40)
+
+
+def needed(roots: tuple[str, ...]) -> set[str]:
+    """The names of all packages that these need, themselves among them, as they are installed here."""
+    found: set[str] = set()
+    left = list(roots)
+    while left:
+        name = canonicalize_name(left.pop())
+        if name in found:
+            continue
+        found.add(name)
+        for line in importlib.metadata.requires(name) or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                left.append(requirement.name)
+    return found
+
+
+def locked(lock: str, names: set[str]) -> str:
+    """The entries of these packages in a lock file."""
+    entries = re.split(r"^(?=[a-z0-9])", lock, flags=re.MULTILINE)
+    return "".join(entry for entry in entries if re.split(r"[=\s]", entry, maxsplit=1)[0] in names)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.wheelhouse", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--python", default=".".join(platform.python_version_tuple()[:2]), metavar="VERSION")
+    parser.add_argument("--machine", default=platform.machine(), metavar="x86_64|aarch64")
+    given = parser.parse_args(arguments)
+    shutil.rmtree(given.folder, ignore_errors=True)
+    given.folder.mkdir(parents=True)
+    wanted = given.folder / "requirements.txt"
+    names = needed(("muster-agent", *TESTS)) - {"muster-agent"}
+    wanted.write_text(locked((ROOT / "requirements-dev.lock").read_text(), names))
+    platforms = [f"--platform=manylinux_2_{minor}_{given.machine}" for minor in _GLIBC]
+    platforms += [f"--platform=manylinux{old}_{given.machine}" for old in ("2014", "2010", "1")]
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes", "--only-binary=:all:"]
+    pip += [f"--python-version={given.python}", "--implementation=cp", *platforms, "-d", str(given.folder)]
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(given.folder), str(ROOT)]
+    for command in ([*pip, "-r", str(wanted)], build):
+        if code := subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode:
+            return code
+    (own,) = given.folder.glob("muster_agent-*.whl")
+    with open(wanted, "a") as file:
+        file.write(f"./{own.name} --hash=sha256:{hashlib.sha256(own.read_bytes()).hexdigest()}\n")
+    size = sum(each.stat().st_size for each in given.folder.iterdir())
+    print(f"{given.folder}: {len(names) + 1} wheels, {size >> 20} MB, for Python {given.python} on {given.machine}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
