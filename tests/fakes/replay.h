@@ -174,3 +174,15 @@ EXPORT int nvmlGpmSampleFree(void *sample) {
 }
 
 EXPORT int nvmlGpmSampleGet(uintptr_t device, void *sample) { return device && sample ? 0 : 2; }
+
+EXPORT int nvmlEventSetCreate(void **set) { return nvmlGpmSampleAlloc(set); }
+
+EXPORT int nvmlEventSetFree(void *set) { return nvmlGpmSampleFree(set); }
+
+EXPORT int nvmlDeviceRegisterEvents(uintptr_t device, uint64_t kinds, void *set) { return device && set ? 0 : 2; }
+
+/* No event was recorded: 10 is a time-out. */
+EXPORT int nvmlEventSetWait_v2(void *set, void *data, uint32_t milliseconds) {
+    usleep(1000 * milliseconds);
+    return 10;
+}

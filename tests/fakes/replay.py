@@ -19,13 +19,11 @@ _NAME = "libnvidia-ml.so.1"
 _FLAGS = ("-std=gnu11", "-O1", "-w", "-fvisibility=hidden", "-pthread", "-shared", "-fPIC", f"-Wl,-soname,{_NAME}")
 _LIMIT_S = 300.0
 _PLAYER = Path(__file__).with_name("replay.h")
-#: Answered by the player itself: samples are memory of the caller's, and fields and metrics are looked up one by one.
-_BY_HAND = (
-    "nvmlDeviceGetFieldValues",
-    "nvmlGpmMetricsGet",
-    "nvmlGpmSampleAlloc",
-    "nvmlGpmSampleGet",
-    "nvmlGpmSampleFree",
+#: Answered by the player itself: samples and event sets are memory of the caller's, no event was recorded, and fields
+#: and metrics are looked up one by one.
+_BY_HAND = frozenset(
+    """nvmlDeviceGetFieldValues nvmlGpmMetricsGet nvmlGpmSampleAlloc nvmlGpmSampleGet nvmlGpmSampleFree nvmlEventSetCreate
+    nvmlEventSetFree nvmlEventSetWait_v2 nvmlDeviceRegisterEvents""".split()
 )
 #: Offsets and sizes in nvml.h: nvmlFieldValue_t; nvmlGpmMetricsGet_t, nvmlGpmMetric_t.
 _FIELD, _METRICS_AT, _METRIC = 40, 24, 40

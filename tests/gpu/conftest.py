@@ -1,8 +1,10 @@
 """The card that the tests of this folder are about, and what to keep it busy with."""
 
+import functools
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,17 +62,30 @@ def real() -> Real:
     return Real(uuid, model, bus_id, int(memory), float(power))
 
 
-def worker(kind: str, *more: str) -> tuple[str, ...]:
-    """The command of a rank that does such work; see work.py."""
-    return (os.environ.get("MUSTER_TEST_GPU_PYTHON") or _python(), "-u", str(_WORK), kind, *more)
+#: What the work of the driver alone is called (probes/active/card_program.py).
+_DRIVERS_OWN = {"matmul": "burn", "hang": "spin", "fault": "stray", "oom": "full"}
 
 
-def _python() -> str:
-    for name in ("python3", "python"):
-        found = shutil.which(name)
+def worker(kind: str, seconds: float = 1e6) -> tuple[str, ...]:
+    """The command of a rank that does such work (work.py): with PyTorch where a python in PATH has it, else with the
+    driver alone; MUSTER_TEST_GPU_WORK=driver chooses that."""
+    if python := torch_python():
+        return (python, "-u", str(_WORK), kind, str(seconds))
+    (bus_id,) = smi("pci.bus_id")
+    program = "muster.probes.active.card_program"
+    return (sys.executable, "-u", "-m", program, _DRIVERS_OWN[kind], bus_id, str(seconds))
+
+
+@functools.cache
+def torch_python() -> str:
+    """A python that has PyTorch; empty where there is none, or it is not wanted."""
+    if os.environ.get("MUSTER_TEST_GPU_WORK") == "driver":
+        return ""
+    for name in (os.environ.get("MUSTER_TEST_GPU_PYTHON", ""), "python3", "python"):
+        found = shutil.which(name) if name else None
         if found and subprocess.run([found, "-c", "import torch"], capture_output=True, check=False).returncode == 0:
             return found
-    pytest.exit("no python in PATH has torch; MUSTER_TEST_GPU_PYTHON names one", 1)
+    return ""
 
 
 @pytest.fixture

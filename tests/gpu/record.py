@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import hashlib
 import inspect
+import itertools
 import json
 import re
 import subprocess
@@ -33,6 +34,8 @@ from muster.probes.cards.nvidia.backend import Nvidia
 _KEPT = 8
 #: Names of fields in nvml.h end here (13.5).
 _FIELDS = 310
+#: Bytes of an argument whose content before the call is not kept.
+_LARGE = 1024
 #: nvml.h allows so many in a call.
 _FIELDS_A_CALL = 50
 _GPM_METRICS = range(1, 210)
@@ -40,11 +43,11 @@ _GPM_METRICS = range(1, 210)
 _BUSY, _BUSY_S = 50, 60.0
 _UUID = re.compile(rb"((?:GPU|MIG)-)([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 #: What these say is about this one card, or a person's machine.
-_SERIALS = ("nvmlDeviceGetSerial", "nvmlDeviceGetPdi", "nvmlSystemGetProcessName")
+_SERIALS = ("nvmlDeviceGetSerial", "nvmlSystemGetProcessName")
 _GETTER = re.compile(r"nvml(Device(Get|Is)|System(Get)|GpmQuery)")
 #: Never called: they change something, or are about what no training node has (virtual GPUs, confidential computing).
 _NEVER = re.compile(
-    "Set|Clear|Reset|Create|Destroy|Validate|Force|HandleBy|CPER|PRM|[Vv][Gg]pu|Grid|Pgpu|FBC|ConfCompute|Hostname"
+    "Pdi|Set|Clear|Reset|Create|Destroy|Validate|Force|HandleBy|CPER|PRM|[Vv][Gg]pu|Grid|Pgpu|FBC|ConfCompute|Hostname"
 )
 
 
@@ -94,7 +97,9 @@ class Recorder:
                 if memory is None:
                     told.append(_number(arg))
                 else:
-                    told.append({"size": memory[1], "in": _hex(name, was), "out": _hex(name, _read(memory))})
+                    # What is asked for in a large one is found in the answer, too.
+                    asked = _hex(name, was) if memory[1] <= _LARGE else ""
+                    told.append({"size": memory[1], "in": asked, "out": _hex(name, _read(memory))})
             self._write({"call": name, "args": told, "ret": result})
             return result
 
@@ -139,11 +144,9 @@ def _number(arg: Any) -> int | str | None:
 
 def _other(digits: bytes) -> bytes:
     """As long, with the same shape, and not this card's."""
-    drawn = iter(hashlib.sha256(b"muster" + digits).hexdigest() * (1 + len(digits) // 64))
-    return "".join(
-        next(drawn) if chr(c) in "abcdef" else str(int(next(drawn), 16) % 10) if chr(c).isdigit() else chr(c)
-        for c in digits
-    ).encode()
+    drawn = itertools.cycle(hashlib.sha256(b"muster" + digits).hexdigest())
+    kinds = (b"abcdef", b"0123456789")
+    return bytes(next((k[int(next(drawn), 16) % len(k)] for k in kinds if c in k), c) for c in digits)
 
 
 def _hex(name: str, content: bytes) -> str:
@@ -244,44 +247,46 @@ def _try(function: Callable[..., Any], *args: Any) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """Idle, under a load, and after it."""
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu.record", description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu.record", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("file", type=Path, help="where the record goes")
-    parser.add_argument("--load", nargs=argparse.REMAINDER, help="a command that keeps card 0 busy until it is ended")
-    given = parser.parse_args(arguments)
+    file: Path = parser.parse_args(arguments).file
     pynvml.nvmlInit()
     try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
+        program = "muster.probes.active.card_program"
+        burn = [sys.executable, "-m", program, "burn", bus_id if isinstance(bus_id, str) else bus_id.decode(), "1e6"]
         with Recorder() as recorder:
-            for scene in ("idle", "load", "after") if given.load else ("idle",):
-                recorder.scene(scene)
-                with _loaded(given.load if scene == "load" else None):
+            for scene, load in (("idle", None), ("load", burn), ("after", None)):
+                with _loaded(load, handle):
+                    recorder.scene(scene)
                     ask_as_muster(5, lambda: time.sleep(0.5))
-                    for index in range(pynvml.nvmlDeviceGetCount()):
-                        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                        ask_gpm(handle, lambda: time.sleep(0.2))
-                        if scene != "after":
-                            ask_everything(handle)
+                    ask_gpm(handle, lambda: time.sleep(0.2))
+                    if scene != "after":
+                        ask_everything(handle)
+            file.parent.mkdir(parents=True, exist_ok=True)
             lines = [*recorder.lines, {"cost": recorder.cost()}]
-            given.file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     finally:
         pynvml.nvmlShutdown()
-    print(f"{given.file}: {len(recorder.lines)} answers")
+    print(f"{file}: {len(recorder.lines)} answers")
     return 0
 
 
 @contextlib.contextmanager
-def _loaded(command: list[str] | None) -> Iterator[None]:
+def _loaded(command: list[str] | None, handle: Any) -> Iterator[None]:
     """With `command` running, once the card is busy; it is ended after that."""
     if command is None:
         yield
         return
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
             until = time.monotonic() + _BUSY_S
             while pynvml.nvmlDeviceGetUtilizationRates(handle).gpu < _BUSY:
                 if process.poll() is not None or time.monotonic() > until:
-                    raise SystemExit(f"card 0 did not become busy within {_BUSY_S} s of: {' '.join(command)}")
+                    raise SystemExit(f"the card did not become busy within {_BUSY_S} s of: {' '.join(command)}")
                 time.sleep(0.2)
+            time.sleep(2)  # its averages of a second are those of the load
             yield
         finally:
             process.kill()

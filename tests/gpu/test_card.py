@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from muster.v1 import job_pb2, node_pb2
 from tests.conftest import BIN, eventually
-from tests.gpu.conftest import on_card, smi, worker
+from tests.gpu.conftest import on_card, smi, torch_python, worker
 
 
 def card(node):
@@ -25,6 +26,28 @@ def whole(node):
 
 def start(node, job_id, *command, **fields):
     return node.run(*command, job_id=job_id, ranks=0, cards=job_pb2.CardRequest(count=1), **fields)
+
+
+def busy(node, job_id):
+    """The card once the job keeps it busy; at once an error where the job has ended, with its output."""
+
+    def found():
+        job = node.get(job_id)
+        assert job.state != job_pb2.JOB_STATE_FAILED, node.output(job).decode()
+        return (c := card(node)).reading.utilization >= 90 and c
+
+    return eventually(found, 90, "the card is busy")
+
+
+def never_ends(node, job_id):
+    """Returns once its kernel that never ends has begun."""
+
+    def begun():
+        job = node.get(job_id)
+        assert job.state != job_pb2.JOB_STATE_FAILED, node.output(job).decode()
+        return b"never ends" in node.output(job)
+
+    eventually(begun, 120, "the kernel runs")
 
 
 def test_the_card_is_the_one_that_nvidia_smi_shows(node, real):
@@ -53,9 +76,8 @@ def test_the_check_finds_the_card_present(real):
 def test_a_job_under_load(node, real, tmp_path):
     """Utilization, power, memory and the process of the rank; nobody else gets the card."""
     start(node, "load", *worker("matmul"))
-    busy = eventually(lambda: (c := card(node)).reading.utilization >= 90 and c, 90, "the card is busy")
+    assert busy(node, "load").job_id == "load"
     pid = node.rank_pid("load")
-    assert busy.job_id == "load"
     eventually(lambda: pid in [p.pid for p in card(node).reading.processes], message="the rank is seen on the card")
     assert pid in on_card()
     watts, used = (float(word) for word in smi("power.draw", "memory.used"))
@@ -86,9 +108,9 @@ def scraped(path: Path) -> str:
 
 
 def test_a_kernel_that_never_ends_is_stopped_and_the_card_is_free(node, tell):
-    start(node, "spin", *worker("hang", "1"))
-    eventually(lambda: b"never ends" in node.output(node.get("spin")), 90, "the kernel runs")
-    eventually(lambda: card(node).reading.utilization >= 90, message="the card is busy")
+    start(node, "spin", *worker("hang", 1))
+    never_ends(node, "spin")
+    busy(node, "spin")
     began = time.monotonic()
     assert node.cli("stop", "spin", "--grace", "2").returncode == 0
     tell(f"a job with a kernel that never ends is gone, its card free, after {time.monotonic() - began:.2f} s")
@@ -98,8 +120,9 @@ def test_a_kernel_that_never_ends_is_stopped_and_the_card_is_free(node, tell):
 
 def test_the_card_outlives_a_killed_daemon(node):
     start(node, "kept", *worker("matmul"))
+    busy(node, "kept")
     pid = node.rank_pid("kept")
-    eventually(lambda: pid in on_card(), 90, "the rank is on the card")
+    assert pid in on_card()
     node.kill()
     assert pid in on_card()
     node.restart()
@@ -137,8 +160,9 @@ def test_a_fault_of_a_kernel_is_an_event_and_a_cause(node):
     job = node.explained("fault")
     assert job.state == job_pb2.JOB_STATE_FAILED
     why = node.cli("why", "fault").stdout
-    assert "cuda-device-assert" in why
-    assert "GPU_XID_APPLICATION: Xid 43" in why
+    signature, xid = ("cuda-device-assert", 43) if torch_python() else ("cuda-illegal-access", 31)
+    assert signature in why
+    assert f"GPU_XID_APPLICATION: Xid {xid}" in why
     # The program's own fault is nothing against the card.
     assert not whole(node).conditions
 
@@ -162,8 +186,8 @@ dark_s = 15
 def test_a_kernel_that_spins_is_a_hang(make_node, tell):
     """Steady work with a line of log each half second, then a kernel that never ends: SUSPECT, then HUNG."""
     node = make_node(FAST)
-    start(node, "hang", *worker("hang", "25"))
-    eventually(lambda: b"never ends" in node.output(node.get("hang")), 120, "the kernel runs")
+    start(node, "hang", *worker("hang", 25))
+    never_ends(node, "hang")
     began = time.monotonic()
 
     def seen(kind):
@@ -180,7 +204,7 @@ def test_a_kernel_that_spins_is_a_hang(make_node, tell):
 def test_what_the_daemon_costs(node, tell):
     """Nothing is asserted: the figures go to the summary."""
     start(node, "cost", *worker("matmul"))
-    eventually(lambda: card(node).reading.utilization >= 90, 90, "the card is busy")
+    busy(node, "cost")
 
     def cpu():
         stat = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
@@ -194,3 +218,12 @@ def test_what_the_daemon_costs(node, tell):
         f"daemon: {100 * spent / took:.2f} % of a core with one busy card, PSS {int(memory['Pss'].split()[0]) >> 10} MB"
     )
     node.stop("cost", grace_s=0)
+
+
+@pytest.mark.parametrize("test", ["compute", "memory", "transfer"])
+def test_an_active_test_of_the_card(real, test, tell):
+    command = [sys.executable, "-m", "muster.probes.active.card_program", test, real.bus_id, "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["wrong"]) == (0, 0), said
+    tell(f"{test}: {', '.join(f'{name} {value:.1f}' for name, value in said['measured'].items())}")

@@ -1,7 +1,4 @@
-"""Work for a card, as the ranks of the tests do it: `python work.py KIND [SECONDS]`.
-
-With PyTorch where this Python has it, else with muster's own kernels, which need the driver alone.
-"""
+"""Work for a card, as the ranks of the tests do it, with PyTorch: `python work.py KIND SECONDS`."""
 
 import sys
 import time
@@ -10,7 +7,7 @@ import time
 def main() -> None:
     """matmul: keeps the card busy, with a line of log each half second. hang: then starts a kernel that never ends.
     oom: asks for more memory than there is. fault: an assertion in a kernel fails."""
-    kind, seconds = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1e9
+    kind, seconds = sys.argv[1], float(sys.argv[2])
     import torch
 
     if kind == "oom":
