@@ -68,7 +68,7 @@ test-gpu: $(GPU_READY)  ## what only a machine with an NVIDIA card shows; needs 
 
 # The record lies in the checkout, and the fakes replay it: tests/fakes/replay.py.
 record-gpu: $(GPU_READY)  ## what the driver of this machine's card answers, byte for byte, as a file: RECORD=name
-	@$(GPU_PYTHON) -m tests.gpu.record tests/fixtures/nvml/$(or $(RECORD),$(error RECORD is not given: make record-gpu RECORD=h100-580.159.04)).jsonl
+	@$(GPU_PYTHON) -m scripts.record_gpu tests/fixtures/nvml/$(or $(RECORD),$(error RECORD is not given: make record-gpu RECORD=h100-580.159.04)).jsonl
 
 wheelhouse: $(READY) $(PROGRAM)  ## for `make test-gpu` on a machine without a network: FOR=3.12 is its Python, MACHINE=aarch64
 	@$(BIN)/python -m scripts.wheelhouse wheelhouse $(if $(FOR),--python $(FOR)) $(if $(MACHINE),--machine $(MACHINE))

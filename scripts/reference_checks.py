@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from muster.agent.text import span
+from muster.probes.active import active_check
 from muster.probes.checks import precheck
 from muster.probes.checks.codes import EXPLANATIONS, Clears, Explanation
 from muster.probes.checks.result import Code
@@ -29,6 +30,7 @@ _CLEARS = {
 def checks() -> str:
     """The text of the page."""
     of_start = [(f"`{one.item}`", one.checks) for one in precheck.catalogue()]
+    of_work = [(f"`{one.item}`", one.checks) for one in active_check.catalogue()]
     of_node = [
         (f"`{one.item}`", one.looks_at, f"{one.interval_s:g} s" if one.interval_s else "events")
         for one in catalogue(NodeSettings())
@@ -38,6 +40,7 @@ def checks() -> str:
         f"## Checks before a start\n\n{table(('item', 'looks at'), of_start)}",
         f"\n## Node checks\n\n{table(('item', 'looks at', 'every'), of_node)}",
         "\nA check of `events` is made when the kernel or a driver reports something.\n",
+        f"\n## Active checks\n\nThose of `muster check --active`.\n\n{table(('item', 'looks at'), of_work)}",
         "\n## Codes\n\n",
         "`status` is that of the code; settings and the node may make it milder: see\n"
         "[node-health.md](../concepts/node-health.md). `ends by` says how the condition goes away; a code without it\n"
@@ -54,6 +57,7 @@ def _by_item() -> Iterator[tuple[str, list[Code]]]:
     left = dict.fromkeys(Code)
     every = {Code.PROBE_TIMED_OUT, Code.PROBE_FAILED}
     owners = [(one.item.partition(" ")[0], one.codes) for one in precheck.catalogue()]
+    owners += [(one.item.partition(" ")[0], one.codes) for one in active_check.catalogue()]
     owners += [(one.item, one.codes) for one in catalogue(NodeSettings())]
     for item, codes in owners:
         own = [Code(code) for code in codes if code in left and code not in every]

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, Literal, cast, get_type_hints
 
 from muster.agent.config import rules
+from muster.probes.active.active_settings import ActiveSettings
 from muster.probes.cards.driver import DriverSettings
 from muster.probes.cards.sampler import SamplerSettings
 from muster.probes.checks.check_settings import CheckSettings
@@ -435,6 +436,7 @@ class Config:
     cards: CardsTable = CardsTable()
     checks: ChecksTable = ChecksTable()
     health: HealthTable = HealthTable()
+    active: ActiveSettings = ActiveSettings()
     hang: HangTable = HangTable()
     slow: SlowTable = SlowTable()
     telemetry: TelemetryTable = TelemetryTable()

@@ -174,6 +174,32 @@ _PRE_CHECKS: dict[Code, Explanation] = {
     Code.CUSTOM_FOLDER_UNREADABLE: _unsure(
         "The folder of custom checks cannot be listed.", "Check the setting `custom_dir`."
     ),
+    Code.ACTIVE_OK: _fine("The card computed, stored and transferred right, and fast enough."),
+    Code.ACTIVE_WRONG_RESULT: _bad(
+        "The card computed, stored or transferred something wrong, without any error: silent data corruption.",
+        "Take the card out of service (`muster node drain`) and have it replaced; results of jobs that ran on it since"
+        " its last good test are in doubt.",
+        Action.RMA,
+        Clears.OPERATOR,
+    ),
+    Code.ACTIVE_SLOW: _warn(
+        "The card is slower than its model should be, than the other cards of the node, or than it was.",
+        "Look at its clocks, temperature, power limit and PCIe link (`muster check`), and test it again when it is"
+        " cool.",
+    ),
+    Code.ACTIVE_FAILED: _bad(
+        "The driver refused or broke off a test of the card, and nobody else used it.",
+        "Look for an Xid of the same time (`muster events`); reset the card or reboot, and test it again.",
+    ),
+    Code.ACTIVE_NO_END: _bad(
+        "A test of the card did not end, twice: the card hangs.",
+        "Reset the card or reboot, and test it again.",
+    ),
+    Code.ACTIVE_NOT_RUN: _unsure(
+        "A test of the card could not be run, which says nothing about the card.",
+        "The reason says what is missing: a free card, free memory, the driver's libcuda.so.1.",
+        condition=False,
+    ),
     Code.PROBE_TIMED_OUT: _unsure(
         "The check got no answer in time, because something that it queries hangs. muster does not hold this against"
         " the"

@@ -23,6 +23,7 @@ SOURCES = {
     "nvidia": ("nvml.c", "libnvidia-ml.so.1"),
     "ascend": ("dcmi.c", "libdcmi.so"),
     "clock": ("clock.c", "libfakeclock.so"),
+    "cuda": ("cuda.c", "libcuda.so.1"),
 }
 _FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-O2", "-fno-sanitize=undefined", "-fvisibility=hidden", "-pthread", "-s")
 #: A first build of zig's takes some seconds; on a loaded machine some more.
@@ -34,7 +35,7 @@ class NoCompiler(RuntimeError):
 
 
 def library(kind: str) -> Path:
-    """The built library of a kind ("nvidia", "ascend", "clock"), from the cache where it is there.
+    """The built library of a kind, a key of SOURCES, from the cache where it is there.
 
     Processes that want it at the same time wait for the one that builds it. Raises NoCompiler, and RuntimeError with
     the compiler's words.

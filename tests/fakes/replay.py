@@ -1,4 +1,4 @@
-"""A libnvidia-ml.so.1 that says what a real one said: made of a record (tests/gpu/record.py), with the C compiler.
+"""A libnvidia-ml.so.1 that says what a real one said: made of a record (scripts/record_gpu.py), with the C compiler.
 
 Each function of the record is exported. A call is answered by the recorded one with the same arguments, of the scene
 whose name is in the file `scene` beside the library ("idle" if there is none), else of any scene; answers come in their
@@ -21,9 +21,9 @@ _LIMIT_S = 300.0
 _PLAYER = Path(__file__).with_name("replay.h")
 #: Answered by the player itself: samples and event sets are memory of the caller's, no event was recorded, and fields
 #: and metrics are looked up one by one.
-_BY_HAND = frozenset(
-    """nvmlDeviceGetFieldValues nvmlGpmMetricsGet nvmlGpmSampleAlloc nvmlGpmSampleGet nvmlGpmSampleFree nvmlEventSetCreate
-    nvmlEventSetFree nvmlEventSetWait_v2 nvmlDeviceRegisterEvents""".split()
+_BY_HAND = (
+    *("nvmlDeviceGetFieldValues", "nvmlGpmMetricsGet", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmSampleFree"),
+    *("nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait_v2", "nvmlDeviceRegisterEvents"),
 )
 #: Offsets and sizes in nvml.h: nvmlFieldValue_t; nvmlGpmMetricsGet_t, nvmlGpmMetric_t.
 _FIELD, _METRICS_AT, _METRIC = 40, 24, 40

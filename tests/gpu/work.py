@@ -9,6 +9,7 @@ def main() -> None:
     oom: asks for more memory than there is. fault: an assertion in a kernel fails."""
     kind, seconds = sys.argv[1], float(sys.argv[2])
     import torch
+    from torch import cuda
 
     if kind == "oom":
         kept = [torch.empty(16 << 30, dtype=torch.uint8, device="cuda") for _ in range(64)]
@@ -22,15 +23,15 @@ def main() -> None:
     while time.monotonic() < until:
         for _ in range(10):
             left @ right
-        torch.cuda.synchronize()
+        cuda.synchronize()
         step += 10
         if time.monotonic() - said >= 0.5:
             said = time.monotonic()
             print(f"step {step}", flush=True)
     if kind == "hang":
         print("the kernel that never ends", flush=True)
-        torch.cuda._sleep(1 << 50)
-        torch.cuda.synchronize()
+        cuda._sleep(1 << 50)
+        cuda.synchronize()
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def test_the_card_and_its_limits(h100):
         "cards[0].model, cards[0].bus_id, cards[0].mig, cards[0].numa_node",
         "cards[0].memory_bytes >> 20",
         "cards[0].slowdown_c, cards[0].mem_max_c",
-        "(lambda h: (h.power_limit_w, h.pcie_width, h.pcie_gen, h.ecc_on, h.recovery_action, h.links))(backend.health(0))",
+        "(h := backend.health(0)).power_limit_w, h.pcie_width, h.pcie_gen, h.ecc_on, h.recovery_action, h.links",
     )
     assert model == "('NVIDIA H100 80GB HBM3', '0000:00:06.0', False, 0)"
     assert memory == "81559"

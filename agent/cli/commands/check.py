@@ -79,6 +79,11 @@ def check() -> None:
 @click.option(
     "--gate", is_flag=True, help="Say whether the node is fit, by the exit code: 0 fit, 1 not fit, 2 unknown."
 )
+@click.option(
+    "--active",
+    is_flag=True,
+    help="Also let free cards work for some seconds: are their results right, their speeds as they should be?",
+)
 @click.option("--user", metavar="NAME", default="", help="User of the ranks; default: the daemon's user.")
 @format_option
 @click.pass_context
@@ -92,6 +97,7 @@ def run(
     changes: tuple[tuple[str, str], ...],
     hosts: tuple[str, ...],
     cards: int | list[int] | None,
+    active: bool,
     user: str,
     gate: bool,
     as_json: bool,
@@ -127,7 +133,8 @@ def run(
     if user:
         _refuse_unknown(user)
     daemon, nursery = _parents(address) if _has_ulimit(items) else (0, 0)
-    asked = _Asked(items, cards, hosts, user, daemon, nursery, _remembered(named_root(context.find_root())))
+    root = named_root(context.find_root())
+    asked = _Asked(items, cards, active, hosts, user, daemon, nursery, _remembered(root), root.state / "active.json")
     try:
         results = anyio.run(_checked, settings, asked)
     except node_checks.UnknownItem as error:
@@ -153,19 +160,24 @@ for _word in (check_words.explain, check_words.clear, check_words.inject):
 class _Asked:
     items: tuple[str, ...]
     cards: int | list[int] | None
+    active: bool
     hosts: tuple[str, ...]
     user: str
     daemon: int
     nursery: int
     #: The cards that the node had, as far as that may be read.
     inventory: "Inventory"
+    #: What the active tests of the cards came to.
+    figures: Path
 
 
 def _list(settings: "Config", as_json: bool) -> None:
+    from muster.probes.active import active_check
     from muster.probes.checks import precheck
     from muster.probes.node import node_checks
 
     rows = [(e.item, "before a job", e.checks, list(e.codes)) for e in precheck.catalogue()]
+    rows += [(e.item, "with --active", e.checks, list(e.codes)) for e in active_check.catalogue()]
     for c in node_checks.catalogue(settings.health):
         when = f"every {c.interval_s:g} s" if c.interval_s else "by events"
         rows.append((c.item, when, c.looks_at, [str(code) for code in c.codes]))
@@ -177,7 +189,8 @@ def _list(settings: "Config", as_json: bool) -> None:
 
 
 async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
-    """All of them side by side, with the driver open for as long as that takes. Raises UnknownItem."""
+    """All of them side by side, with the driver open for as long as that takes, and the active tests after them. Raises
+    UnknownItem, and CommandFailed for a file of limits that cannot be used."""
     import anyio
 
     from muster.agent.node import all_checks
@@ -199,10 +212,24 @@ async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
     of_node = [check.item for check in node_checks.catalogue(settings.health)]
     try:
         await driver.open()
-        return await all_checks.run(settings.checks, request, looker.look, of_node, asked.items)
+        results = await all_checks.run(settings.checks, request, looker.look, of_node, asked.items)
+        return results + (await _tested(driver, settings, asked, request.cards) if asked.active else [])
     finally:
         with anyio.CancelScope(shield=True):
             await driver.close()
+
+
+async def _tested(driver: Any, settings: "Config", asked: _Asked, wanted: "CardsWanted") -> "list[CheckResult]":
+    from muster.agent.node import active_look
+    from muster.probes.active.card_limits import BadLimits
+
+    try:
+        results, trouble = await active_look.look(driver, wanted, settings.active, asked.figures)
+    except (OSError, BadLimits) as error:
+        raise CommandFailed(f"limits_file of [active]: {error}", Exit.USAGE) from None
+    if trouble:
+        note(trouble)
+    return results
 
 
 def _remembered(root: "Root") -> "Inventory":

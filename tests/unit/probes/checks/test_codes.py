@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.probes.active import active_check
 from muster.probes.checks import precheck
 from muster.probes.checks.codes import EXPLANATIONS, Clears, UnknownCode, explain
 from muster.probes.checks.result import Action, Code, Status
@@ -69,6 +70,7 @@ def test_every_code_belongs_to_a_check():
     common = {Code.NODE_OK, Code.NODE_PENDING, Code.NODE_NOT_APPLICABLE, Code.NODE_NOT_TOLD}
     of_node = {code for check in catalogue(NodeSettings()) for code in check.codes}
     of_start = {code for entry in precheck.catalogue() for code in entry.codes}
+    of_work = {code for entry in active_check.catalogue() for code in entry.codes}
     of_daemon = {Code.SUPERVISOR_CRASHING, Code.DAEMON_DEGRADED, Code.OUTPUT_LOST}
-    assert of_node | of_start | common | of_daemon == set(Code)
-    assert not of_node & of_start
+    assert of_node | of_start | of_work | common | of_daemon == set(Code)
+    assert not of_node & of_start and not of_work & (of_node | of_start)

@@ -247,7 +247,7 @@ def _try(function: Callable[..., Any], *args: Any) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """Idle, under a load, and after it."""
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu.record", description=(__doc__ or "").split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog="python -m scripts.record_gpu", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("file", type=Path, help="where the record goes")
     file: Path = parser.parse_args(arguments).file
     pynvml.nvmlInit()

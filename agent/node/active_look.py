@@ -1,0 +1,66 @@
+"""`muster check --active`: the active tests of this node's cards, and what they measured before."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from muster.agent import threads
+from muster.agent.errors import StartupError
+from muster.agent.host import state_file
+from muster.probes.active import active_check
+from muster.probes.active.active_settings import ActiveSettings
+from muster.probes.cards.driver import Driver, What
+from muster.probes.checks.card_checks import CardsWanted
+from muster.probes.checks.result import CheckResult
+
+#: Results of a card that are kept.
+KEPT = 20
+_VERSION = 1
+
+
+class _Figures(msgspec.Struct):
+    """By a card's UUID and what was measured, the newest last."""
+
+    cards: dict[str, dict[str, list[float]]] = {}
+    version: int = _VERSION
+
+
+async def look(
+    driver: Driver, wanted: CardsWanted, settings: ActiveSettings, path: Path
+) -> tuple[list[CheckResult], str]:
+    """Tests the wanted cards one test after the other, and adds what was measured to the file `path`. The sentence says
+    why that could not be read or kept; it is empty where all is well. The driver is open. Raises OSError and BadLimits
+    for the settings' file of limits."""
+    known, trouble = _read(path)
+    whole = driver.view.whole
+    chosen = wanted.indices or (tuple(whole)[: wanted.count] if wanted.count else tuple(whole))
+    cards = {index: whole[index] for index in chosen if index in whole}
+
+    async def holders(index: int) -> Sequence[int]:
+        seen = (await driver.refresh(What.HOLDERS, [index])).holders.get(index)
+        return [holder.pid for holder in seen.value] if seen is not None else []
+
+    results, figures = await active_check.check(cards, holders, settings, known.cards)
+    for uuid, measured in figures.items():
+        for name, value in measured.items():
+            if name == active_check.TESTED:
+                continue
+            past = known.cards.setdefault(uuid, {}).setdefault(name, [])
+            past.append(round(value, 3))
+            del past[:-KEPT]
+    if figures and not trouble:
+        try:
+            await threads.run(state_file.write, path, known)
+        except OSError as error:
+            trouble = f"{path}: cannot be written: {error.strerror or error}: later tests do not know of this one"
+    return results, trouble
+
+
+def _read(path: Path) -> tuple[_Figures, str]:
+    try:
+        return state_file.read(path, _Figures, _VERSION), ""
+    except FileNotFoundError:
+        return _Figures(), ""
+    except (OSError, state_file.Damaged, StartupError) as error:
+        return _Figures(), f"{path}: {error}: the cards are not compared with their own past, and this is not kept"

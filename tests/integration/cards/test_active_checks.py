@@ -1,0 +1,163 @@
+"""`muster check --active` on fake cards, whose driver's libcuda plays results, speeds and faults."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import BIN
+from tests.fakes import build
+from tests.fakes.cards import FakeCards
+
+TESTS = ("compute", "memory", "transfer")
+
+
+@pytest.fixture
+def cards(tmp_path):
+    with FakeCards.for_test(tmp_path / "cards", "nvidia", 4) as made:
+        shutil.copy(build.library("cuda"), made.env["LD_LIBRARY_PATH"].partition(":")[0])
+        yield made
+        made.restore()
+
+
+class Check:
+    """The command; `code` and `notes` are its last exit code and stderr."""
+
+    def __init__(self, cards, folder):
+        self.cards, self.folder = cards, folder
+        (folder / "root/state").mkdir(parents=True)
+        self.code, self.notes = 0, ""
+
+    def __call__(self, *plans, settings="", args=(), seconds="0.01"):
+        """The active results by test and card."""
+        with open(os.path.join(self.cards.env["LD_LIBRARY_PATH"].partition(":")[0], "cuda.plan"), "w") as file:
+            file.write("".join(f"{line}\n" for line in plans))
+        config = self.folder / "musterd.toml"
+        config.write_text(f"[active]\nseconds = {seconds}\n{settings}")
+        command = [BIN / "muster", "--root", self.folder / "root", "check", "gpu-check", "--active", "-o", "json"]
+        done = subprocess.run(
+            [*command, "--config", config, *args],
+            capture_output=True,
+            text=True,
+            timeout=110,
+            env={**os.environ, **self.cards.env},
+            check=False,
+        )
+        assert done.stdout, done.stderr
+        self.code, self.notes = done.returncode, done.stderr
+        checks = json.loads(done.stdout)["checks"]
+        return {(c["item"].removeprefix("active "), c["card"]): c for c in checks if c["item"].startswith("active")}
+
+
+@pytest.fixture
+def check(cards, tmp_path):
+    return Check(cards, tmp_path)
+
+
+def codes(found):
+    return {where: c["code"] for where, c in found.items() if c["code"] != "ACTIVE_OK"}
+
+
+def test_cards_that_are_right_and_fast(check):
+    found = check()
+    assert set(found) == {(test, card) for test in TESTS for card in range(4)}
+    assert not codes(found), found
+    assert found["compute", 0]["observed"] == "tflops 600"
+    assert found["memory", 3]["observed"].startswith("memory_gb_s 3000")
+    assert check.code == 0
+
+
+def test_cards_of_ones_choice(check):
+    assert {card for _, card in check(args=("--cards", "2,"))} == {2}
+    assert {card for _, card in check(args=("--cards", "2"))} == {0, 1}
+
+
+def test_a_wrong_result_is_the_end_of_a_card(check, cards):
+    found = check(f"{cards[1].bus_id} wrong 3")
+    assert codes(found) == {(test, 1): "ACTIVE_WRONG_RESULT" for test in TESTS}
+    assert (found["compute", 1]["status"], found["compute", 1]["action"]) == ("CRITICAL", "RMA")
+    assert "3 results" in found["compute", 1]["reason"]
+    assert check.code == 2
+
+
+def test_a_slow_card_beside_its_twins(check, cards):
+    found = check(f"{cards[2].bus_id} memory_gb_s 2650")
+    assert codes(found) == {("memory", 2): "ACTIVE_SLOW"}
+    assert "0.9 of the node's median" in found["memory", 2]["reason"]
+    assert found["memory", 2]["status"] == "WARN"
+
+
+def test_all_cards_slower_than_their_model(check):
+    found = check("memory_gb_s 2000")
+    assert codes(found) == {("memory", card): "ACTIVE_SLOW" for card in range(4)}
+    assert "the limit of a NVIDIA H100" in found["memory", 0]["reason"]
+
+
+def test_cards_slower_than_they_were(check):
+    for _ in range(3):
+        assert not codes(check("transfer_gb_s 60"))
+    found = check("transfer_gb_s 52")
+    assert codes(found) == {("transfer", card): "ACTIVE_SLOW" for card in range(4)}
+    assert "its own median before" in found["transfer", 0]["reason"]
+
+
+def test_limits_of_a_site(check, tmp_path):
+    limits = tmp_path / "limits.toml"
+    limits.write_text('[[card]]\nmodel = ["H100"]\ncompute_tflops = 700\n')
+    setting = f'limits_file = "{limits}"\n'
+    assert codes(check(settings=setting)) == {("compute", card): "ACTIVE_SLOW" for card in range(4)}
+    limits.write_text('[[card]]\nmodel = ["H100"]\ncompute_tflops = "many"\n')
+    with pytest.raises(AssertionError, match=r"limits\.toml.*many"):
+        check(settings=setting)
+
+
+@pytest.mark.parametrize(
+    ("plan", "code", "words"),
+    [
+        ("init 802", "ACTIVE_FAILED", "is the fabric manager running?"),
+        ("init 999", "ACTIVE_FAILED", "cuInit"),
+        ("init 100", "ACTIVE_NOT_RUN", "cuInit"),
+        ("alloc 2", "ACTIVE_NOT_RUN", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("wait 214", "ACTIVE_FAILED", "CUDA_ERROR_ECC_UNCORRECTABLE"),
+        ("launch 719", "ACTIVE_FAILED", "CUDA_ERROR_LAUNCH_FAILED"),
+    ],
+)
+def test_what_the_driver_refuses(check, plan, code, words):
+    found = check(plan, args=("--cards", "0,"))
+    assert found["compute", 0]["code"] == code
+    assert words in found["compute", 0]["reason"]
+
+
+@pytest.mark.slow
+def test_a_card_that_never_answers_is_given_up_twice(check, cards):
+    found = check(f"{cards[3].bus_id} hang 1", settings="deadline_s = 2\n", seconds="0.0123")
+    assert codes(found) == {(test, 3): "ACTIVE_NO_END" for test in TESTS}
+    # Nothing is left of the tests.
+    ours = "muster.probes.active.card_program .* 0.0123$"
+    assert not subprocess.run(["pgrep", "-f", ours], capture_output=True, check=False).stdout
+
+
+def test_a_card_in_use_is_left_alone(check, cards):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as user:
+        cards[0].hold(user.pid, 1 << 30)
+        found = check()
+        assert codes(found) == {(test, 0): "ACTIVE_NOT_RUN" for test in TESTS}
+        assert f"in use by pid {user.pid}" in found["compute", 0]["reason"]
+        user.kill()
+
+
+def test_a_missing_library_of_the_driver_is_not_held_against_the_card(check, cards):
+    os.unlink(os.path.join(cards.env["LD_LIBRARY_PATH"].partition(":")[0], "libcuda.so.1"))
+    found = check(args=("--cards", "0,"))
+    assert codes(found) == {(test, 0): "ACTIVE_NOT_RUN" for test in TESTS}
+    assert "libcuda.so.1" in found["compute", 0]["reason"]
+
+
+def test_a_damaged_history_is_reported_and_kept(check, tmp_path):
+    past = tmp_path / "root/state/active.json"
+    past.write_text("{")
+    assert not codes(check(args=("--cards", "0,")))
+    assert "active.json" in check.notes and past.read_text() == "{"
