@@ -47,6 +47,9 @@ MEM_UTIL = OWN.gauge(
 )
 MEM_USED = OWN.gauge("muster_card_memory_used_bytes", "Memory of the card that is in use.", *CARD_LABELS)
 MEM_TOTAL = OWN.gauge("muster_card_memory_total_bytes", "Memory that the card has.", *CARD_LABELS)
+MEM_RESERVED = OWN.gauge(
+    "muster_card_memory_reserved_bytes", "Memory that the driver keeps: neither in use nor free.", *CARD_LABELS
+)
 POWER = OWN.gauge("muster_card_power_watts", "Power that the card draws.", *CARD_LABELS)
 PROCESSES = OWN.gauge("muster_card_processes", "Processes that the driver shows on the card.", *CARD_LABELS)
 
@@ -77,6 +80,22 @@ SLOWED = OWN.gauge(
     "muster_card_clock_limited", "1 while its clocks are held down for this reason.", *CARD_LABELS, "reason"
 )
 
+PART = OWN.gauge(
+    "muster_card_part_active_ratio",
+    "Activity of a part of the card (sm, tensor, dram, ...) since the reading before, 0 to 1.",
+    *CARD_LABELS,
+    "part",
+)
+PCIE = OWN.gauge(
+    "muster_card_pcie_bytes_per_second",
+    "Bytes a second over PCIe, since the reading before, sent or received by the card.",
+    *CARD_LABELS,
+    "direction",
+)
+JOB = OWN.gauge(
+    "muster_card_job_info", "Always 1; which job holds the card, to be joined with its metrics.", *CARD_LABELS, "job_id"
+)
+
 #: Bits of NVML's clock event reasons, without "idle".
 REASONS = {
     "power_cap": 0x4,
@@ -100,6 +119,9 @@ def cards(page: Page, view: View, leases: Sequence[Lease], ended: Collection[str
     if view.driver is not None:
         page.add(DRIVER_TROUBLE, 1, view.kind, view.driver.trouble)
     leased = {lease.card.index for lease, state in zip(leases, states, strict=True) if state == "leased"}
+    for lease in leases:
+        if lease.card.index in leased:
+            page.add(JOB, 1, *names(lease.card), lease.job_id)
     for card in view.cards.values():
         named = names(card)
         numa = "" if card.numa_node is None else str(card.numa_node)
@@ -140,6 +162,7 @@ def _quick(page: Page, reading: Reading, named: tuple[str, ...]) -> None:
     page.add(MEM_UTIL, scaled(reading.mem_util, 0.01), *named)
     page.add(MEM_USED, reading.mem_used, *named)
     page.add(MEM_TOTAL, reading.mem_total, *named)
+    page.add(MEM_RESERVED, reading.mem_reserved, *named)
     page.add(POWER, reading.power_w, *named)
 
 
@@ -156,6 +179,10 @@ def _slow(page: Page, health: Health, named: tuple[str, ...]) -> None:
     )
     for metric, value in plain:
         page.add(metric, value, *named)
+    for part, percent in sorted(health.parts.items()):
+        page.add(PART, scaled(percent, 0.01), *named, part)
+    page.add(PCIE, health.rates.get("pcie_tx"), *named, "sent")
+    page.add(PCIE, health.rates.get("pcie_rx"), *named, "received")
     page.add(ECC, health.ecc_corrected, *named, "corrected")
     page.add(ECC, health.ecc_uncorrected, *named, "uncorrected")
     if health.remapped is not None:

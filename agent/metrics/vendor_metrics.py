@@ -31,6 +31,30 @@ MEM_COPY = DCGM.gauge("DCGM_FI_DEV_MEM_COPY_UTIL", "Memory utilization (in %).",
 XID = DCGM.gauge("DCGM_FI_DEV_XID_ERRORS", "The last Xid since the daemon's start; 0: none.", *_GPU, "err_code")
 FB_FREE = DCGM.gauge("DCGM_FI_DEV_FB_FREE", "Memory of the card that is free (in MiB).", *_GPU)
 FB_USED = DCGM.gauge("DCGM_FI_DEV_FB_USED", "Memory of the card that is in use (in MiB).", *_GPU)
+FB_RESERVED = DCGM.gauge("DCGM_FI_DEV_FB_RESERVED", "Memory that the driver keeps for itself (in MiB).", *_GPU)
+ENC_UTIL = DCGM.gauge("DCGM_FI_DEV_ENC_UTIL", "Encoder utilization (in %).", *_GPU)
+DEC_UTIL = DCGM.gauge("DCGM_FI_DEV_DEC_UTIL", "Decoder utilization (in %).", *_GPU)
+ENGINE = DCGM.gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Share of the time with work on the card.", *_GPU)
+SMS = DCGM.gauge("DCGM_FI_PROF_SM_ACTIVE", "Share of the time with work on a multiprocessor, in the mean.", *_GPU)
+OCCUPANCY = DCGM.gauge("DCGM_FI_PROF_SM_OCCUPANCY", "Share of the warps that a multiprocessor can hold.", *_GPU)
+TENSOR = DCGM.gauge("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Share of the cycles in which tensor cores work.", *_GPU)
+DRAM = DCGM.gauge("DCGM_FI_PROF_DRAM_ACTIVE", "Share of the cycles in which memory is moved.", *_GPU)
+FP64 = DCGM.gauge("DCGM_FI_PROF_PIPE_FP64_ACTIVE", "Share of the cycles in which fp64 units work.", *_GPU)
+FP32 = DCGM.gauge("DCGM_FI_PROF_PIPE_FP32_ACTIVE", "Share of the cycles in which fp32 units work.", *_GPU)
+FP16 = DCGM.gauge("DCGM_FI_PROF_PIPE_FP16_ACTIVE", "Share of the cycles in which fp16 units work.", *_GPU)
+PCIE_TX = DCGM.gauge("DCGM_FI_PROF_PCIE_TX_BYTES", "Bytes a second that the card sends over PCIe.", *_GPU)
+PCIE_RX = DCGM.gauge("DCGM_FI_PROF_PCIE_RX_BYTES", "Bytes a second that the card receives over PCIe.", *_GPU)
+#: By the names in Health.parts, as a ratio.
+PROFILED = {
+    "graphics": ENGINE,
+    "sm": SMS,
+    "occupancy": OCCUPANCY,
+    "tensor": TENSOR,
+    "dram": DRAM,
+    "fp64": FP64,
+    "fp32": FP32,
+    "fp16": FP16,
+}
 SBE = DCGM.counter("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "Corrected memory errors since the driver's load.", *_GPU)
 DBE = DCGM.counter("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "Uncorrected memory errors since the driver's load.", *_GPU)
 UE_ROWS = DCGM.counter("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "Rows replaced for uncorrectable errors.", *_GPU)
@@ -93,7 +117,9 @@ def dcgm(
             page.add(MEM_COPY, quick.mem_util, *named)
             page.add(FB_USED, scaled(quick.mem_used, 1 / MIB), *named)
             if quick.mem_total is not None and quick.mem_used is not None:
-                page.add(FB_FREE, scaled(quick.mem_total - quick.mem_used, 1 / MIB), *named)
+                free = quick.mem_total - quick.mem_used - (quick.mem_reserved or 0)
+                page.add(FB_FREE, scaled(free, 1 / MIB), *named)
+            page.add(FB_RESERVED, scaled(quick.mem_reserved, 1 / MIB), *named)
             page.add(POWER, quick.power_w, *named)
         if (slow := fresh(view.health, card.index, periods.health_s, now)) is not None:
             _gpu_health(page, slow, named)
@@ -132,9 +158,15 @@ def _gpu_health(page: Page, health: Health, named: tuple[str, ...]) -> None:
         (REPLAYS, health.pcie_replay),
         (SBE, health.ecc_corrected),
         (DBE, health.ecc_uncorrected),
+        (ENC_UTIL, health.parts.get("encoder")),
+        (DEC_UTIL, health.parts.get("decoder")),
+        (PCIE_TX, health.rates.get("pcie_tx")),
+        (PCIE_RX, health.rates.get("pcie_rx")),
     )
     for metric, value in plain:
         page.add(metric, value, *named)
+    for part, metric in PROFILED.items():
+        page.add(metric, scaled(health.parts.get(part), 0.01), *named)
     if health.remapped is not None:
         page.add(UE_ROWS, health.remapped.uncorrectable, *named)
         page.add(CE_ROWS, health.remapped.correctable, *named)

@@ -1,5 +1,6 @@
 """Samples the node's cards and jobs: keeps the latest readings, stores the history, makes records."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -38,6 +39,9 @@ from muster.supervisors.paths import Root
 
 #: Seconds until a started or ended job is noticed here.
 NOTICE_S = 5.0
+#: Between two readings of the cards' health for somebody who watches: on an H100 one takes 6 ms, half of it for the
+#: energy counter.
+WATCHED_HEALTH_S = 5.0
 
 
 class SampledJobs(Protocol):
@@ -95,6 +99,11 @@ class Telemetry:
         self._usage: dict[str, JobUsage] = {}
         self._node: NodeUsage | None = None
         self._looked_up = 0.0
+        #: When the last record was made of a look, and where the processes began that it saw.
+        self._recorded_up = -math.inf
+        self._recorded: frozenset[tuple[str, Process]] = frozenset()
+        #: When somebody who watches last had the cards' health read.
+        self._health_up = -math.inf
         self._busy: dict[SeriesKey, Busy] = {}
         self._read_up = 0.0
 
@@ -119,6 +128,14 @@ class Telemetry:
     def underused(self) -> list[str]:
         """Jobs whose cards average below `telemetry.underused_percent`, over at least `underused_after_s`."""
         return [entry.job_id for entry in self._jobs() if self._is_underused(self._busy_of(entry))]
+
+    def watched(self) -> None:
+        """Somebody looks at the cards and jobs: has processes looked at and the cards' health read sooner than in their
+        periods, for the next answer. Records, and with them the hang rule, keep their period."""
+        self._sampler.look_soon()
+        if (now := time.monotonic()) - self._health_up >= WATCHED_HEALTH_S:
+            self._health_up = now
+            self._sampler.health_soon()
 
     def jobs(self) -> list[JobSample]:
         """Of all jobs that have not ended, newest first."""
@@ -263,7 +280,11 @@ class Telemetry:
                 if not self.history.knows(key):  # it has no cards, or they were not read yet
                     self.history.tell(key, SeriesFacts(asked[job].job.card_kind))
                 self.history.note(key, look.at, {CPU: usage.cpu, MEM: usage.mem})
-        self.recording.take(look, asked)
+        # A little less than the period: a look that was due is never one too soon.
+        due = look.up - self._recorded_up >= 0.9 * self._settings().telemetry.processes_s
+        if due or not self._begun <= self._recorded:
+            self._recorded_up, self._recorded = look.up, self._begun
+            self.recording.take(look, asked)
 
 
 def _of_attempt(busy: Busy | None, entry: Entry) -> Busy | None:

@@ -104,13 +104,15 @@ class Card:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Read often. `util` and `mem_util` in percent (share of the last period in which the card computed, or its memory
-    was moved), memory in bytes, power in watts."""
+    was moved), memory in bytes (`mem_reserved`: what the driver keeps for itself, neither used nor free), power in
+    watts."""
 
     util: float | None = None
     mem_util: float | None = None
     mem_used: int | None = None
     mem_total: int | None = None
     power_w: float | None = None
+    mem_reserved: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +170,12 @@ class Health:
     npu_network: int | None = None
     npu_boot: int | None = None
     npu_link_up: bool | None = None
-    #: Percent of each part by its name ("aicore", "vector", "aicpu", "ctrlcpu", "hbm_bandwidth", "overall").
+    #: Percent of each part by its name: "aicore", "vector", "aicpu", "ctrlcpu", "hbm_bandwidth", "overall" (Ascend);
+    #: "graphics", "sm", "occupancy", "tensor", "dram", "fp64", "fp32", "fp16" (NVIDIA, since the reading before),
+    #: "encoder", "decoder".
     parts: Mapping[str, float] = field(default_factory=dict)
+    #: Bytes a second since the reading before: "pcie_tx" and "pcie_rx", sent and received by the card.
+    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

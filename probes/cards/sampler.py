@@ -95,10 +95,11 @@ class Sampler:
         #: A sentence for an operator while processes cannot be looked at as they should; else empty.
         self.trouble = ""
         self._looks = Beat("processes", lambda: self._rates().processes_s, self._processes, 0.35)
+        self._healths = Beat("health", lambda: self._rates().health_s, self._health, 0.6)
         self.heartbeats = (
             Beat("readings", lambda: self._rates().readings_s, self._readings, 0.0),
             self._looks,
-            Beat("health", lambda: self._rates().health_s, self._health, 0.6),
+            self._healths,
             Beat("holders", lambda: self._rates().holders_s, self._holders, 0.85),
         )
 
@@ -106,6 +107,10 @@ class Sampler:
         """Has the processes looked at before it is their turn: some have begun. At most one look in a second is made
         for that; while telemetry is off there is none."""
         self._looks.soon()
+
+    def health_soon(self) -> None:
+        """The same of temperatures, clocks and what parts of the cards do."""
+        self._healths.soon()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Samples, for ever."""

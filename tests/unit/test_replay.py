@@ -1,7 +1,9 @@
 """What muster makes of the answers of a real card, replayed through a library of the same functions."""
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -95,3 +97,42 @@ def test_a_daemon_shows_what_the_card_does(make_daemon, h100):
     )
     assert shown["model"] == "NVIDIA H100 80GB HBM3"
     assert "100%" in eventually(lambda: (t := daemon.cli("top", "-n", "1").stdout) and "100%" in t and t)
+
+
+def test_what_the_parts_of_the_card_do(h100):
+    """100 % of utilization is that of a kernel somewhere; these say what it does."""
+    h100.scene("load")
+    first, second = asked(
+        h100,
+        "backend.health(0).parts.get('tensor')",
+        "__import__('time').sleep(0.15) or {n: round(v) for n, v in backend.health(0).parts.items()}",
+    )
+    assert first == "None", "there is no reading before the first one"
+    parts = ast.literal_eval(second)
+    assert parts["sm"] > 90 and parts["tensor"] > 50
+    assert parts["dram"] < 5 and parts["fp32"] < 5, "the load is one of tensor cores alone"
+    assert (parts["encoder"], parts["decoder"]) == (0, 0)
+    assert not h100.missed
+
+
+def test_idle_tensor_cores_are_seen_in_top_and_metrics(make_daemon, h100, tmp_path):
+    h100.scene("load")
+    page = tmp_path / "muster.prom"
+    daemon = make_daemon(
+        f'[telemetry]\nhealth_s = 0.2\n[metrics]\ntextfile = "{page}"\ntextfile_s = 0.2\ndcgm_names = true\n', h100.env
+    )
+
+    def shown():
+        text = daemon.cli("top", "-n", "1").stdout
+        return text if "TENSOR" in text else ""
+
+    head, line = eventually(shown).splitlines()[2:4]
+    tensor = line[: head.index("TENSOR") + 6].split()[-1]
+    assert int(tensor.rstrip("%")) > 50
+    text = eventually(
+        lambda: page.exists() and "PIPE_TENSOR_ACTIVE{" in (t := page.read_text()) and "FB_FREE{" in t and t
+    )
+    values = dict(re.findall(r"^(\w+)\{[^}]*\} (\S+)$", text, re.MULTILINE))
+    assert float(values["DCGM_FI_PROF_SM_ACTIVE"]) > 0.9
+    free, used, reserved = (float(values[f"DCGM_FI_DEV_FB_{name}"]) for name in ("FREE", "USED", "RESERVED"))
+    assert free + used + reserved == pytest.approx(81559, abs=1) and reserved > 400

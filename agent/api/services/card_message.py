@@ -116,6 +116,7 @@ def _reading(told: _LastReported, known: dict[int, holders.Who]) -> node_pb2.Car
                 fabric_bytes=facts.fabric_bytes,
                 ecc_corrected=facts.ecc_corrected,
                 ecc_uncorrected=facts.ecc_uncorrected,
+                parts=facts.parts,
             )
         )
     if there is not None:

@@ -56,6 +56,7 @@ class TelemetryService(TelemetryServiceServicer):
         self, request: telemetry_pb2.GetTelemetryRequest, context: "_Now"
     ) -> telemetry_pb2.GetTelemetryResponse:
         """See telemetry.proto. Raises JobNotFound."""
+        self._telemetry.watched()
         cards = await cards_of(self._server)
         if request.job_id:
             entry = await self._server.registry.get(request.job_id)

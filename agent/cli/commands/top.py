@@ -28,6 +28,9 @@ _WIDTH = 80
 _HOME, _TO_LINE_END, _TO_SCREEN_END = b"\x1b[H", "\x1b[K", b"\x1b[J"
 _OTHER_SCREEN, _BACK = b"\x1b[?1049h\x1b[?25l", b"\x1b[?25h\x1b[?1049l"
 
+#: What of a card is shown beside its utilization, where a card reports it: 100 % with idle tensor cores is no training.
+_PARTS = ("sm", "tensor", "dram")
+
 _Sparks = dict[int, deque[float | None]]
 
 
@@ -49,7 +52,8 @@ _Sparks = dict[int, deque[float | None]]
 def top(address: Address, job: str, interval: float, count: int | None, record: str | None, as_json: bool) -> None:
     """Show the activity of cards and ranks, live; Ctrl-C exits.
 
-    Of a card it shows utilization (now and before), memory, power, temperature, and the job that holds it. Of a rank it
+    Of a card it shows utilization (now and before), memory, power, temperature, and the job that holds it; of NVIDIA
+    cards from Hopper on also how busy multiprocessors, tensor cores and memory were in the last seconds. Of a rank it
     shows CPU, memory and input/output of its process and all descendants. `-` marks a reading that is not available,
     SLOW a rank for which its peers wait.
     """
@@ -113,8 +117,13 @@ def screen(now: "telemetry_pb2.GetTelemetryResponse", sparks: _Sparks, width: in
     lines = ["  ".join(head)]
     cards = [card for card in now.cards if card.kind != "slot"]
     if cards:
-        lines += ["", f"{'CARD':>4} {'UTIL':>5} {'':<{_SPARK}} {'MEMORY':>13} {'POWER':>9} {'TEMP':>4}  HEALTH   JOB"]
-        lines += [shorten(_card(card, sparks[card.index]), width) for card in cards]
+        parts = [part for part in _PARTS if any(part in card.reading.parts for card in cards)]
+        more = "".join(f" {part.upper():>6}" for part in parts)
+        lines += [
+            "",
+            f"{'CARD':>4} {'UTIL':>5} {'':<{_SPARK}}{more} {'MEMORY':>13} {'POWER':>9} {'TEMP':>4}  HEALTH   JOB",
+        ]
+        lines += [shorten(_card(card, sparks[card.index], parts), width) for card in cards]
     for job in now.jobs:
         lines += ["", shorten(_job(job), width)]
         if job.ranks:
@@ -131,7 +140,7 @@ def spark(values: Sequence[float | None]) -> str:
     return "".join(" " if v is None else _BARS[max(1, min(top_bar, round(v / 100 * top_bar)))] for v in values)
 
 
-def _card(card: "node_pb2.Card", values: Sequence[float | None]) -> str:
+def _card(card: "node_pb2.Card", values: Sequence[float | None], parts: Sequence[str]) -> str:
     r = card.reading
     util = f"{r.utilization:.0f}%" if r.HasField("utilization") else "-"
     memory = "-"
@@ -142,7 +151,9 @@ def _card(card: "node_pb2.Card", values: Sequence[float | None]) -> str:
     if r.HasField("power_limit_watts"):
         power += f"/{r.power_limit_watts:.0f}"
     temperature = f"{r.temperature:.0f}C" if r.HasField("temperature") else "-"
-    line = f"{card.index:>4} {util:>5} {spark(values):>{_SPARK}} {memory:>13} {power + 'W':>9} {temperature:>4}"
+    told = [f"{r.parts[part]:.0f}%" if part in r.parts else "-" for part in parts]
+    more = "".join(f" {percent:>6}" for percent in told)
+    line = f"{card.index:>4} {util:>5} {spark(values):>{_SPARK}}{more} {memory:>13} {power + 'W':>9} {temperature:>4}"
     return f"{line}  {card.health:<8} {clean(card.job_id) or 'free'}"
 
 

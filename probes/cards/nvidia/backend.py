@@ -37,6 +37,7 @@ from muster.probes.cards.nvidia.nvidia_calls import (
     trouble,
 )
 from muster.probes.cards.nvidia.nvidia_events import Listener
+from muster.probes.cards.nvidia.nvidia_gpm import Gpm
 from muster.probes.kernel.dataclass import dataclass
 
 #: Version of nvmlMemory_v2_t, whose `used` leaves out what the driver keeps for itself.
@@ -57,6 +58,7 @@ class _Session:
 
     nvml: Nvml
     listener: Listener
+    gpm: Gpm
     handles: dict[int, Any] = field(default_factory=dict)
     buses: dict[int, str] = field(default_factory=dict)
     instances: dict[int, nvidia_mig.MigInstance] = field(default_factory=dict)
@@ -84,23 +86,23 @@ class _Session:
             self.handles[index] = handle
         return handle
 
-    def memory(self, handle: Any) -> tuple[int | None, int | None]:
-        """Used and total bytes. This call goes to the card itself: a card that does not answer it is in trouble."""
+    def memory(self, handle: Any) -> tuple[int | None, int | None, int | None]:
+        """Used, total, reserved bytes. This call goes to the card itself: a card that does not answer is in trouble."""
         try:
             if self.memory_v2:
                 try:
                     info = self.nvml.ask("nvmlDeviceGetMemoryInfo", handle, _MEMORY_V2)
-                    return int(info.used), int(info.total)
+                    return int(info.used), int(info.total), int(info.reserved)
                 except DriverError as error:
                     if error.number not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
                         raise
                     self.memory_v2 = False
             info = self.nvml.ask("nvmlDeviceGetMemoryInfo", handle)
-            return int(info.used), int(info.total)
+            return int(info.used), int(info.total), None
         except DriverError as error:
             # A card without memory of its own, say, which did answer.
             if error.number in (NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION):
-                return None, None
+                return None, None, None
             raise
 
 
@@ -120,13 +122,14 @@ class Nvidia(Backend):
             if self._session is None:
                 nvml = Nvml(load())
                 nvml.ask("nvmlInit", of_driver=True)
-                self._session = _Session(nvml, Listener(nvml))
+                self._session = _Session(nvml, Listener(nvml), Gpm(nvml))
 
     def close(self) -> None:
         with self._lock:
             session, self._session = self._session, None
             if session is not None:
                 session.listener.close()
+                session.gpm.close()
                 try:
                     session.nvml.ask("nvmlShutdown")
                 except DriverError:
@@ -163,21 +166,27 @@ class Nvidia(Backend):
         session = self._open()
         handle = session.handle(index)
         util = session.nvml.maybe("nvmlDeviceGetUtilizationRates", handle)  # not with MIG
-        used, total = session.memory(handle)
+        used, total, reserved = session.memory(handle)
         power = session.nvml.maybe("nvmlDeviceGetPowerUsage", handle)
         return Reading(
             util=None if util is None else float(util.gpu),
             mem_util=None if util is None else float(util.memory),
             mem_used=used,
             mem_total=total,
+            mem_reserved=reserved,
             power_w=None if power is None else power / 1000,
         )
 
     def health(self, index: int) -> Health:
         session = self._open()
-        handle = session.handle(index)
-        # Of an instance it is its card that has a temperature, errors and links.
-        return Health() if index in session.instances else nvidia_health.health(session.nvml, handle)
+        instance = session.instances.get(index)
+        if instance is None:
+            handle = session.handle(index)
+            return nvidia_health.health(session.nvml, handle, session.gpm.metrics(index, handle))
+        # It is its card that has a temperature, errors and links.
+        session.handle(index)  # is it still there?
+        of_card = session.handle(instance.parent)
+        return nvidia_health.activity(Health(), session.gpm.metrics(index, of_card, instance.gpu_instance))
 
     def holders(self, index: int) -> list[Holder]:
         """The pids are those that NVML tells: of the caller's namespace, or of the host's with older drivers."""

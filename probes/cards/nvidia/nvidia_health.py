@@ -1,16 +1,21 @@
 """The slow readings of an NVIDIA card."""
 
 import ctypes
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from muster.probes.cards.accelerator import Health, Remapped
 from muster.probes.cards.nvidia.nvidia_calls import Nvml
 from muster.probes.cards.nvidia.nvidia_card import links
+from muster.probes.cards.nvidia.nvidia_gpm import PARTS, RATES
 
 #: nvmlClockType_t, nvmlMemoryErrorType_t, nvmlEccCounterType_t, nvmlMemoryLocation_t.
 _SM, _MEM, _CORRECTED, _UNCORRECTED, _VOLATILE, _DRAM, _SRAM = 1, 2, 0, 1, 0, 2, 7
 #: Of GetFieldValues: temperature of the memory, recovery action; KiB and bytes over NVLink, sent and received.
 _MEMORY_TEMP, _RECOVERY, _DATA_TX, _DATA_RX, _BYTES_TX, _BYTES_RX = 82, 230, 138, 139, 202, 204
+_MIB = 1 << 20
+_CODECS = (("encoder", "nvmlDeviceGetEncoderUtilization"), ("decoder", "nvmlDeviceGetDecoderUtilization"))
 #: The scope for "all links together".
 _ALL_LINKS = 0xFFFFFFFF
 _FIELDS = (
@@ -26,8 +31,9 @@ _BANDWIDTH, _DEGRADED, _FULL = 0x3, 1, 2
 _HEALTHY, _LIMITED = 1, 3
 
 
-def health(nvml: Nvml, handle: Any) -> Health:
-    """Raises DriverError where the card is lost or must be reset, or if the driver was unloaded."""
+def health(nvml: Nvml, handle: Any, gpm: Mapping[int, float]) -> Health:
+    """Raises DriverError where the card is lost or must be reset, or if the driver was unloaded. `gpm`: see
+    nvidia_gpm."""
     fields = nvml.fields(handle, _FIELDS)
     limit = nvml.maybe("nvmlDeviceGetEnforcedPowerLimit", handle)
     ecc = nvml.maybe("nvmlDeviceGetEccMode", handle)
@@ -36,7 +42,7 @@ def health(nvml: Nvml, handle: Any) -> Health:
     state, status, summary = _fabric(nvml, handle)
     recovery = fields.get(_RECOVERY)
     memory_temp = fields.get(_MEMORY_TEMP)
-    return Health(
+    facts = Health(
         power_limit_w=None if limit is None else limit / 1000,
         temp_c=_temperature(nvml, handle),
         mem_temp_c=float(memory_temp) if memory_temp else None,  # 0: there is no sensor
@@ -64,6 +70,15 @@ def health(nvml: Nvml, handle: Any) -> Health:
         fabric_status=status,
         fabric_health=summary,
     )
+    codecs = {name: float(told[0]) for name, call in _CODECS if (told := nvml.maybe(call, handle)) is not None}
+    return activity(replace(facts, parts=codecs), gpm)
+
+
+def activity(facts: Health, gpm: Mapping[int, float]) -> Health:
+    """With what the parts of the card did."""
+    parts = {name: gpm[number] for number, name in PARTS.items() if number in gpm}
+    rates = {name: gpm[number] * _MIB for number, name in RATES.items() if number in gpm}
+    return replace(facts, parts={**facts.parts, **parts}, rates=rates)
 
 
 def _number(value: int | None) -> float | None:

@@ -475,6 +475,26 @@ class CardReading(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PartsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     AT_FIELD_NUMBER: _builtins.int
     UTILIZATION_FIELD_NUMBER: _builtins.int
     MEMORY_UTILIZATION_FIELD_NUMBER: _builtins.int
@@ -491,6 +511,7 @@ class CardReading(_message.Message):
     ECC_UNCORRECTED_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
     PROCESSES_KNOWN_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     utilization: _builtins.float
     """Percent."""
     memory_utilization: _builtins.float
@@ -514,6 +535,13 @@ class CardReading(_message.Message):
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___CardProcess]:
         """Processes on the card; empty if there are none, or if they are unknown (`processes_known`)."""
 
+    @_builtins.property
+    def parts(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Percent, by the part of the card: of an NVIDIA card from Hopper on "graphics", "sm", "occupancy", "tensor", "dram",
+        "fp64", "fp32", "fp16", each the mean since the reading before, and "encoder", "decoder"; of an Ascend chip "aicore",
+        "vector", "aicpu", "ctrlcpu", "hbm_bandwidth", "overall". What the driver does not report is not there.
+        """
+
     def __init__(
         self,
         *,
@@ -533,10 +561,11 @@ class CardReading(_message.Message):
         ecc_uncorrected: _builtins.int | None = ...,
         processes: _abc.Iterable[Global___CardProcess] | None = ...,
         processes_known: _builtins.bool = ...,
+        parts: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ecc_corrected", b"_ecc_corrected", "_ecc_uncorrected", b"_ecc_uncorrected", "_fabric_bytes", b"_fabric_bytes", "_memory_clock_mhz", b"_memory_clock_mhz", "_memory_temperature", b"_memory_temperature", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_memory_utilization", b"_memory_utilization", "_power_limit_watts", b"_power_limit_watts", "_power_watts", b"_power_watts", "_sm_clock_mhz", b"_sm_clock_mhz", "_temperature", b"_temperature", "_utilization", b"_utilization", "at", b"at", "ecc_corrected", b"ecc_corrected", "ecc_uncorrected", b"ecc_uncorrected", "fabric_bytes", b"fabric_bytes", "memory_clock_mhz", b"memory_clock_mhz", "memory_temperature", b"memory_temperature", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "memory_utilization", b"memory_utilization", "power_limit_watts", b"power_limit_watts", "power_watts", b"power_watts", "sm_clock_mhz", b"sm_clock_mhz", "temperature", b"temperature", "utilization", b"utilization"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ecc_corrected", b"_ecc_corrected", "_ecc_uncorrected", b"_ecc_uncorrected", "_fabric_bytes", b"_fabric_bytes", "_memory_clock_mhz", b"_memory_clock_mhz", "_memory_temperature", b"_memory_temperature", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_memory_utilization", b"_memory_utilization", "_power_limit_watts", b"_power_limit_watts", "_power_watts", b"_power_watts", "_sm_clock_mhz", b"_sm_clock_mhz", "_temperature", b"_temperature", "_utilization", b"_utilization", "at", b"at", "ecc_corrected", b"ecc_corrected", "ecc_uncorrected", b"ecc_uncorrected", "fabric_bytes", b"fabric_bytes", "memory_clock_mhz", b"memory_clock_mhz", "memory_temperature", b"memory_temperature", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "memory_utilization", b"memory_utilization", "power_limit_watts", b"power_limit_watts", "power_watts", b"power_watts", "processes", b"processes", "processes_known", b"processes_known", "sm_clock_mhz", b"sm_clock_mhz", "temperature", b"temperature", "utilization", b"utilization"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ecc_corrected", b"_ecc_corrected", "_ecc_uncorrected", b"_ecc_uncorrected", "_fabric_bytes", b"_fabric_bytes", "_memory_clock_mhz", b"_memory_clock_mhz", "_memory_temperature", b"_memory_temperature", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_memory_utilization", b"_memory_utilization", "_power_limit_watts", b"_power_limit_watts", "_power_watts", b"_power_watts", "_sm_clock_mhz", b"_sm_clock_mhz", "_temperature", b"_temperature", "_utilization", b"_utilization", "at", b"at", "ecc_corrected", b"ecc_corrected", "ecc_uncorrected", b"ecc_uncorrected", "fabric_bytes", b"fabric_bytes", "memory_clock_mhz", b"memory_clock_mhz", "memory_temperature", b"memory_temperature", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "memory_utilization", b"memory_utilization", "parts", b"parts", "power_limit_watts", b"power_limit_watts", "power_watts", b"power_watts", "processes", b"processes", "processes_known", b"processes_known", "sm_clock_mhz", b"sm_clock_mhz", "temperature", b"temperature", "utilization", b"utilization"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ecc_corrected: _TypeAlias = _typing.Literal["ecc_corrected"]  # noqa: Y015
     _WhichOneofArgType__ecc_corrected: _TypeAlias = _typing.Literal["_ecc_corrected", b"_ecc_corrected"]  # noqa: Y015

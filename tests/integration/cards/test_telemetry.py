@@ -250,3 +250,18 @@ def test_a_damaged_history_does_not_stop_the_daemon(node: Daemon):
     eventually(lambda: len(now(node).cards) == 4, message="the cards are known again")
     eventually(lambda: history(node, card=0))
     assert list(node.root.state.glob("telemetry.db.damaged-*"))
+
+
+def test_who_watches_sees_what_is_now(make_daemon: Callable[..., Daemon], cards: FakeCards, tmp_path: Path) -> None:
+    """The periods are long; somebody who asks again and again gets rates and temperatures all the same, and no more
+    records are made for that."""
+    records = tmp_path / "records"
+    config = f'[telemetry]\nprocesses_s = 3600\nhealth_s = 3600\nrecord = "{records}"\n'
+    daemon = make_daemon(config, cards.env)
+    daemon.run("sh", "-c", "while :; do :; done", job_id="busy", ranks=0, cards=job_pb2.CardRequest(count=1))
+    daemon.until_running("busy")
+    eventually(lambda: [r for r in of_job(daemon, "busy").ranks if r.cpu > 50], message="its CPU is shown")
+    cards[0].temp_c = 77
+    eventually(lambda: now(daemon).cards[0].reading.temperature == 77, message="its temperature is shown")
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    assert len([line for line in lines if line["job"] == "busy"]) == 1

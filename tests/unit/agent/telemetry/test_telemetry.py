@@ -385,7 +385,7 @@ async def test_nobody_who_wants_records_no_records(tmp_path: Path, clock: Time):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(it.recording.run)
             await anyio.wait_all_tasks_blocked()
-            clock.pass_(1)
+            clock.pass_(15)
             it.take_look(look(clock, proc(100, 4, 1.0)))
             records = await subscription.some()
             tasks.cancel_scope.cancel()
