@@ -15,21 +15,19 @@ PLAIN_OPERATIONS = 32 * SUMS * 2 * 2
 
 _HEAD = ".version {version}\n.target {target}\n.address_size 64\n"
 
-# bf16 pairs: 1.5 is 3fc0, 0.5 is 3f00, 0.25 is 3e80, 2 is 4000.
-_TENSOR = """
-.visible .entry tensor(.param .u64 wrong, .param .u32 rounds, .param .f32 expected)
+#: A kernel that adds products of constants to its sums, and compares these in the end.
+_SUMS = """
+.visible .entry {name}(.param .u64 wrong, .param .u32 rounds, .param .f32 expected)
 {{
     .reg .pred %p<2>;
-    .reg .b32 %a<2>, %b<2>, %n<3>;
+    .reg .b32 %n<3>;
+    .reg .{kind} %x<2>, %y<2>;
     .reg .f32 %s<{many}>, %want;
     .reg .b64 %to;
     ld.param.u64 %to, [wrong];
     ld.param.u32 %n0, [rounds];
     ld.param.f32 %want, [expected];
-    mov.b32 %a0, 0x3fc03fc0;
-    mov.b32 %b0, 0x3f003f00;
-    mov.b32 %a1, 0x3e803e80;
-    mov.b32 %b1, 0x40004000;
+{constants}
 {zero}
 ROUND:
 {multiply}
@@ -43,38 +41,13 @@ ROUND:
     ret;
 }}
 """
+#: 1.5, 0.5, 0.25 and 2, as pairs of bf16 and as fp32.
+_BF16 = {"%x0": "0x3fc03fc0", "%y0": "0x3f003f00", "%x1": "0x3e803e80", "%y1": "0x40004000"}
+_FP32 = {"%x0": "0f3fc00000", "%y0": "0f3f000000", "%x1": "0f3e800000", "%y1": "0f40000000"}
 _MMA = (
     "    mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {{{s}}}, "
-    "{{%a{k}, %a{k}, %a{k}, %a{k}}}, {{%b{k}, %b{k}}}, {{{s}}};"
+    "{{%x{k}, %x{k}, %x{k}, %x{k}}}, {{%y{k}, %y{k}}}, {{{s}}};"
 )
-
-_PLAIN = """
-.visible .entry plain(.param .u64 wrong, .param .u32 rounds, .param .f32 expected)
-{{
-    .reg .pred %p<2>;
-    .reg .b32 %n<3>;
-    .reg .f32 %s<{many}>, %want, %x<2>, %y<2>;
-    .reg .b64 %to;
-    ld.param.u64 %to, [wrong];
-    ld.param.u32 %n0, [rounds];
-    ld.param.f32 %want, [expected];
-    mov.f32 %x0, 0f3fc00000;
-    mov.f32 %y0, 0f3f000000;
-    mov.f32 %x1, 0f3e800000;
-    mov.f32 %y1, 0f40000000;
-{zero}
-ROUND:
-{multiply}
-    sub.u32 %n0, %n0, 1;
-    setp.ne.u32 %p0, %n0, 0;
-    @%p0 bra ROUND;
-    mov.u32 %n1, 0;
-{compare}
-    setp.ne.u32 %p0, %n1, 0;
-    @%p0 red.global.add.u32 [%to], %n1;
-    ret;
-}}
-"""
 _COMPARE = "    setp.neu.f32 %p1, %s{i}, %want;\n    @%p1 add.u32 %n1, %n1, 1;"
 
 #: Word i of the pattern is i * 2654435761 xor a seed (the golden ratio's number of Knuth's multiplicative hash): words
@@ -180,19 +153,23 @@ def source(major: int) -> bytes:
     return (head + (_tensor() if tensor else "") + _plain() + _MEMORY).encode() + b"\0"
 
 
-def _zero(many: int) -> str:
-    return "\n".join(f"    mov.f32 %s{i}, 0f00000000;" for i in range(many))
-
-
 def _tensor() -> str:
-    many = 4 * SUMS
     sums = [", ".join(f"%s{4 * i + j}" for j in range(4)) for i in range(SUMS)]
-    multiply = "\n".join(_MMA.format(s=each, k=k) for k in (0, 1) for each in sums)
-    compare = "\n".join(_COMPARE.format(i=i) for i in range(many))
-    return _TENSOR.format(many=many, zero=_zero(many), multiply=multiply, compare=compare)
+    return _sums("tensor", "b32", _BF16, 4 * SUMS, [_MMA.format(s=each, k=k) for k in (0, 1) for each in sums])
 
 
 def _plain() -> str:
-    multiply = "\n".join(f"    fma.rn.f32 %s{i}, %x{k}, %y{k}, %s{i};" for k in (0, 1) for i in range(SUMS))
-    compare = "\n".join(_COMPARE.format(i=i) for i in range(SUMS))
-    return _PLAIN.format(many=SUMS, zero=_zero(SUMS), multiply=multiply, compare=compare)
+    multiply = [f"    fma.rn.f32 %s{i}, %x{k}, %y{k}, %s{i};" for k in (0, 1) for i in range(SUMS)]
+    return _sums("plain", "f32", _FP32, SUMS, multiply)
+
+
+def _sums(name: str, kind: str, constants: dict[str, str], many: int, multiply: list[str]) -> str:
+    return _SUMS.format(
+        name=name,
+        kind=kind,
+        many=many,
+        constants="\n".join(f"    mov.{kind} {register}, {value};" for register, value in constants.items()),
+        zero="\n".join(f"    mov.f32 %s{i}, 0f00000000;" for i in range(many)),
+        multiply="\n".join(multiply),
+        compare="\n".join(_COMPARE.format(i=i) for i in range(many)),
+    )

@@ -12,6 +12,7 @@ import re
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -20,7 +21,7 @@ from tests.fakes import build
 
 CODE = Path(__file__).parents[4] / "probes/cards/nvidia"
 #: The number of a module -> what it is called in nvml.h. None: it is no number of NVML's.
-NUMBERS = {
+NUMBERS: dict[str, dict[str, Any]] = {
     "backend": {"_MEMORY_V2": "nvmlMemory_v2", "_TRIES": None},
     "nvidia_calls": {
         "LIBRARY": None,
@@ -149,9 +150,9 @@ def numbers() -> dict[str, int]:
 
 
 @cache
-def assigned(module: str) -> dict[str, object]:
+def assigned(module: str) -> dict[str, Any]:
     """Literal values of a module's names."""
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for node in TREES[module].body:
         if isinstance(node, ast.Assign):
             (target,) = node.targets
