@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[2]
-#: Public in spite of their underscore: documented of every named tuple.
-_NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
+#: Public in spite of their underscore: documented of every named tuple, and of ctypes' structs.
+_DOCUMENTED = {"_replace", "_asdict", "_fields", "_make", "_fields_"}
 _BY_NAME = {"setattr", "getattr", "delattr", "hasattr"}
 
 
 def private(name: str) -> bool:
-    return name.startswith("_") and not name.endswith("__") and name not in _NAMED_TUPLE
+    return name.startswith("_") and not name.endswith("__") and name not in _DOCUMENTED
 
 
 def ours(module: str | None) -> bool:
