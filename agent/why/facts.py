@@ -24,6 +24,8 @@ from muster.probes.calls import watched
 from muster.probes.kernel import process_crashes
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process_crashes import Crash
+from muster.probes.node import filesystems
+from muster.probes.node.filesystems import Mount
 from muster.supervisors.launch.child import Account
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model import verdict
@@ -46,11 +48,15 @@ LIVE_S = 600.0
 REPORT_S = 120.0
 
 
+#: The signature of a file system that is full.
+NO_SPACE = "no-space"
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """`zero`: the moment that times are relative to; `around`: what it is, such as "the end of rank 3". `past`: what
     the logs of earlier attempts show, by number of the attempt. `crashes`: what the kernel reports about the job's
-    processes."""
+    processes. `mounts`: the node's file systems, where a log says that one is full."""
 
     entry: Entry
     now: float
@@ -65,6 +71,7 @@ class Facts:
     minutes: Minutes = field(default_factory=Minutes)
     problems: tuple[str, ...] = ()
     crashes: tuple[Crash, ...] = ()
+    mounts: tuple[Mount, ...] = ()
 
     @property
     def job(self) -> Job:
@@ -171,7 +178,17 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
         minutes,
         problems,
         await _crashes(begun, searched),
+        _mounts(searched),
     )
+
+
+def _mounts(searched: Searched) -> tuple[Mount, ...]:
+    if any(sign.hit.signature.id == NO_SPACE for sign in searched.signs):
+        try:
+            return tuple(filesystems.mounts_here())
+        except OSError:
+            pass  # then it is not known whose file system it is
+    return ()
 
 
 async def _crashes(begun: Facts, searched: Searched) -> tuple[Crash, ...]:

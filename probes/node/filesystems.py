@@ -65,6 +65,18 @@ def parse_mounts(text: str) -> list[Mount]:
     return list(found.values())
 
 
+def mount_of(path: str, table: Sequence[Mount]) -> Mount | None:
+    """The mount that an absolute path lies on, as far as its words tell: links are not followed, as that would ask file
+    systems, which may not answer."""
+    lies_on = [m for m in table if m.path == "/" or path == m.path or path.startswith(m.path + "/")]
+    return max(lies_on, key=lambda mount: len(mount.path), default=None)
+
+
+def is_shared(mount: Mount) -> bool:
+    """Whether other nodes have it, too."""
+    return _NETWORK.fullmatch(mount.type) is not None
+
+
 def _unescaped(text: str) -> str:
     """Spaces and such are written as \\040."""
     return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), text)
@@ -117,7 +129,7 @@ def judge_free(say: About, stat: os.statvfs_result, least_percent: float) -> lis
 
 async def mounts(look: Look) -> list[CheckResult]:
     """What `mounts` names, and each file system on a disk that could be written before."""
-    table = await watched.call("read mountinfo", lambda: _mountinfo(look.roots.proc))
+    table = await watched.call("read mountinfo", lambda: mounts_here(look.roots.proc))
     return judge_mounts(table, look)
 
 
@@ -156,7 +168,7 @@ def _line(mount: Mount) -> str:
 
 async def nfs(look: Look) -> list[CheckResult]:
     """Asks each network file system, side by side, for its size; a hanging file system is left to its thread."""
-    table = await watched.call("read mountinfo", lambda: _mountinfo(look.roots.proc))
+    table = await watched.call("read mountinfo", lambda: mounts_here(look.roots.proc))
     shares = [mount for mount in table if _NETWORK.fullmatch(mount.type)]
     answers: dict[str, str] = {}
 
@@ -197,7 +209,8 @@ def judge_share(mount: Mount, answer: str, look: Look) -> CheckResult:
     return say.ok("it answers", source)
 
 
-def _mountinfo(proc: Path) -> list[Mount]:
+def mounts_here(proc: Path = Path("/proc")) -> list[Mount]:
+    """What is mounted where this process is. Raises OSError."""
     return parse_mounts((proc / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape"))
 
 
@@ -207,7 +220,7 @@ def _free_applies(look: Look) -> str:
 
 def _nfs_applies(look: Look) -> str:
     try:
-        shares = [mount for mount in _mountinfo(look.roots.proc) if _NETWORK.fullmatch(mount.type)]
+        shares = [mount for mount in mounts_here(look.roots.proc) if _NETWORK.fullmatch(mount.type)]
     except OSError as error:
         return f"the mounts cannot be read: {error.strerror or error}"
     return "" if shares else "no network file system is mounted"

@@ -46,9 +46,10 @@ def sign(
     place: int = 0,
     worker: int | None = None,
     went_on: float | None = None,
+    line: str = "",
 ) -> Sign:
     """A signature in the log of a rank, so many seconds before the end; `went_on`: so many before it, more followed."""
-    hit = Hit(signature(name), place, f"a line of {name}", worker)
+    hit = Hit(signature(name), place, line or f"a line of {name}", worker)
     return Sign(rank_number, hit, ZERO - before, last, went_on_at=None if went_on is None else ZERO - went_on)
 
 

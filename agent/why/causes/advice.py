@@ -5,13 +5,15 @@ The supervisor recommends at once, from what it knows: how the ranks ended, its 
 """
 
 import os
+import re
 import signal
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, NONE, Cause, SeenIn
-from muster.agent.why.facts import Facts
+from muster.agent.why.facts import NO_SPACE, Facts
+from muster.probes.node import filesystems
 from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Outcome, State
@@ -99,7 +101,7 @@ def advise(facts: Facts, causes: Sequence[Cause]) -> Advice:
     # A hardware fault counts whatever else is wrong: the card must not get the next job.
     hardware = [one for one in causes if one.kind == "node" and one.confidence in (HIGH, MEDIUM)]
     for cause in (*hardware, *causes[:1]):
-        if (found := _of(cause)) is not None and _outweighs(cause, facts):
+        if (found := _full(cause, facts) or _of(cause)) is not None and _outweighs(cause, facts):
             return found
     return given
 
@@ -115,6 +117,28 @@ def _is_open(facts: Facts, early: Verdict) -> bool:
     if first is not None:
         return first.outcome in (Outcome.EXITED, Outcome.SIGNALLED, Outcome.OUT_OF_MEMORY, Outcome.HUNG)
     return step is not None and step.outcome is Outcome.EXITED and step.status != 0
+
+
+#: The path in quotes in a line about a file; PyTorch names a file of shared memory `</torch_...>`.
+_PATH = re.compile("""['"\u2018](/[^\\s'":>]+)""")
+_SHARED_MEMORY = re.compile(r"shared memory|/torch_[0-9a-f]|\bshm\b")
+
+
+def _full(cause: Cause, facts: Facts) -> Advice | None:
+    """Whose file system is full: one of this node, where another node may have room, or one that all nodes share. None:
+    another cause, or it is not known."""
+    if cause.signature != NO_SPACE or cause.sign is None:
+        return None
+    line = cause.sign.hit.line
+    found = _PATH.search(line)
+    path = "/dev/shm" if _SHARED_MEMORY.search(line) else found[1] if found else ""
+    mount = filesystems.mount_of(path, facts.mounts) if path else None
+    if mount is None:
+        return None
+    named = f"{mount.path} ({mount.type})"
+    if filesystems.is_shared(mount):
+        return Advice(_FAIL, f"the file system {named} is full, and all nodes share it: free space first")
+    return Advice(_ELSEWHERE, f"this node's file system {named} is full")
 
 
 def _of(cause: Cause) -> Advice | None:

@@ -1,6 +1,7 @@
 """What is recommended for which cause."""
 
 import signal
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -10,6 +11,7 @@ from muster.agent.why.causes.found import SeenIn
 from muster.agent.why.causes.probable_cause import causes
 from muster.agent.why.facts import Facts
 from muster.agent.why.signatures import Kind, builtin
+from muster.probes.node.filesystems import Mount
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Outcome, State
 from tests.unit.why_facts import facts, happening, rank, sign, victim
@@ -108,3 +110,34 @@ def test_memory() -> None:
 
 def test_a_job_that_goes_on_has_no_recommendation() -> None:
     assert advice(facts(rank(0), state=State.RUNNING)).action == "UNSPECIFIED"
+
+
+MOUNTS = (
+    Mount("/", "ext4", "/dev/vda1", False),
+    Mount("/data", "lustre", "mds:/fs", False),
+    Mount("/dev/shm", "tmpfs", "shm", False),
+    Mount("/scratch", "xfs", "/dev/nvme0n1", False),
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "action", "words"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/scratch/run/ckpt.pt'", "RETRY_ELSEWHERE", "/scratch (xfs)"),
+        ("OSError: [Errno 28] No space left on device: '/tmp/x'", "RETRY_ELSEWHERE", "/ (ext4)"),
+        ("cp: error writing '/data/run/model.bin': No space left on device", "FAIL", "/data (lustre)"),
+        (
+            "RuntimeError: unable to write to file </torch_3121_1467>: No space left on device (28)",
+            "RETRY_ELSEWHERE",
+            "/dev/shm (tmpfs)",
+        ),
+        ("OSError: [Errno 28] No space left on device", "FAIL", "a file system is full"),
+        ("/opt/app/write.c:33: No space left on device", "FAIL", "a file system is full"),
+    ],
+)
+def test_whose_file_system_is_full(line: str, action: str, words: str) -> None:
+    known = facts(*FAILED, signs=(sign("no-space", line=line),), verdict=EARLY)
+    found = advice(replace(known, mounts=MOUNTS))
+    assert found.action == action and words in found.reason
+    # Where it is not known what is mounted, nothing is guessed.
+    assert advice(known) == SIGNATURES["no-space"]
