@@ -25,7 +25,7 @@ from muster.probes.kernel import process_crashes
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process_crashes import Crash
 from muster.probes.node import filesystems
-from muster.probes.node.filesystems import Mount
+from muster.probes.node.filesystems import FoundFull
 from muster.supervisors.launch.child import Account
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model import verdict
@@ -46,17 +46,15 @@ TABLE_S = 5.0
 LIVE_S = 600.0
 #: A launcher's report counts if it was written within so many seconds before the launcher ended.
 REPORT_S = 120.0
-
-
-#: The signature of a file system that is full.
-NO_SPACE = "no-space"
+#: The signature of a file system that is full; of so many paths in such lines the file systems are looked at.
+NO_SPACE, MAX_PATHS = "no-space", 4
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """`zero`: the moment that times are relative to; `around`: what it is, such as "the end of rank 3". `past`: what
     the logs of earlier attempts show, by number of the attempt. `crashes`: what the kernel reports about the job's
-    processes. `mounts`: the node's file systems, where a log says that one is full."""
+    processes. `full_disks`: file systems that a log calls full, by the path that it names."""
 
     entry: Entry
     now: float
@@ -71,7 +69,7 @@ class Facts:
     minutes: Minutes = field(default_factory=Minutes)
     problems: tuple[str, ...] = ()
     crashes: tuple[Crash, ...] = ()
-    mounts: tuple[Mount, ...] = ()
+    full_disks: Mapping[str, FoundFull] = field(default_factory=dict)
 
     @property
     def job(self) -> Job:
@@ -178,17 +176,14 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
         minutes,
         problems,
         await _crashes(begun, searched),
-        _mounts(searched),
+        await _full_disks(searched),
     )
 
 
-def _mounts(searched: Searched) -> tuple[Mount, ...]:
-    if any(sign.hit.signature.id == NO_SPACE for sign in searched.signs):
-        try:
-            return tuple(filesystems.mounts_here())
-        except OSError:
-            pass  # then it is not known whose file system it is
-    return ()
+async def _full_disks(searched: Searched) -> dict[str, FoundFull]:
+    paths = {sign.path for sign in searched.signs if sign.hit.signature.id == NO_SPACE and sign.path}
+    found = {path: await filesystems.found_full(path) for path in sorted(paths)[:MAX_PATHS]}
+    return {path: each for path, each in found.items() if each is not None}
 
 
 async def _crashes(begun: Facts, searched: Searched) -> tuple[Crash, ...]:

@@ -57,6 +57,11 @@ class Wanted:
     pid: int | None = None
 
 
+#: A path in quotes in a line about a file; PyTorch names a file of shared memory `</torch_...>`.
+_PATH = re.compile("""['"\u2018](/[^\\s'":>]+)""")
+_SHARED_MEMORY = re.compile(r"shared memory|/torch_[0-9a-f]|\bshm\b")
+
+
 @dataclass(frozen=True, slots=True)
 class Sign:
     """A signature in a log. `at`: when its line was written, in seconds since the epoch; None: unknown. `last`: it
@@ -73,6 +78,14 @@ class Sign:
     went_on_at: float | None = None
     before_end: bool = False
     ignored: bool = False
+
+    @property
+    def path(self) -> str:
+        """The file that the line is about; empty where it names none."""
+        if _SHARED_MEMORY.search(self.hit.line):
+            return "/dev/shm"
+        found = _PATH.search(self.hit.line)
+        return found[1] if found else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ MOUNTS = NodeCheck(
 )
 NFS = NodeCheck("nfs", "network file systems answer", 60.0, (Code.NFS_HANGS, Code.NFS_STALE, Code.NFS_NOT_RESPONDING))
 
+#: Full: less than this share of the blocks, or of the inodes, is left. Seconds for an answer to that.
+_FULL, _FULL_ANSWER_S = 0.01, 2.0
 #: Whose servers are elsewhere. FUSE types of such are named by their program.
 _NETWORK = re.compile(
     r"nfs4?|cifs|smb3|lustre|ceph|gpfs|beegfs|glusterfs|fuse\.(?:glusterfs|ceph|juicefs|s3fs|obsfs|lustre|sshfs)"
@@ -70,6 +72,33 @@ def mount_of(path: str, table: Sequence[Mount]) -> Mount | None:
     systems, which may not answer."""
     lies_on = [m for m in table if m.path == "/" or path == m.path or path.startswith(m.path + "/")]
     return max(lies_on, key=lambda mount: len(mount.path), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFull:
+    """A file system that somebody found full: whether other nodes have it, too, and whether it is full now."""
+
+    mount: str
+    type: str
+    shared: bool
+    full: bool
+
+
+async def found_full(path: str) -> FoundFull | None:
+    """About the file system of an absolute path on which there was no space: a job that filled it with its own files
+    left room again when they were removed. None: not known. Never raises."""
+    try:
+        mount = mount_of(path, mounts_here())
+        if mount is None or is_shared(mount):
+            return None if mount is None else FoundFull(mount.path, mount.type, True, False)
+        full = False
+        with anyio.move_on_after(_FULL_ANSWER_S):
+            now = await watched.call(f"statvfs {mount.path}", lambda: os.statvfs(mount.path))
+            no_inodes = now.f_files > 0 and now.f_favail < _FULL * now.f_files
+            full = no_inodes or now.f_bavail < _FULL * now.f_blocks
+        return FoundFull(mount.path, mount.type, False, full)
+    except (OSError, watched.StillHanging):
+        return None
 
 
 def is_shared(mount: Mount) -> bool:

@@ -5,7 +5,6 @@ The supervisor recommends at once, from what it knows: how the ranks ended, its 
 """
 
 import os
-import re
 import signal
 from collections.abc import Sequence
 from enum import StrEnum
@@ -13,7 +12,6 @@ from typing import NamedTuple
 
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, NONE, Cause, SeenIn
 from muster.agent.why.facts import NO_SPACE, Facts
-from muster.probes.node import filesystems
 from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Outcome, State
@@ -119,26 +117,17 @@ def _is_open(facts: Facts, early: Verdict) -> bool:
     return step is not None and step.outcome is Outcome.EXITED and step.status != 0
 
 
-#: The path in quotes in a line about a file; PyTorch names a file of shared memory `</torch_...>`.
-_PATH = re.compile("""['"\u2018](/[^\\s'":>]+)""")
-_SHARED_MEMORY = re.compile(r"shared memory|/torch_[0-9a-f]|\bshm\b")
-
-
 def _full(cause: Cause, facts: Facts) -> Advice | None:
-    """Whose file system is full: one of this node, where another node may have room, or one that all nodes share. None:
-    another cause, or it is not known."""
+    """Of a full file system, where it is known which: one of this node that is full without the job, too, or one that
+    all nodes share. None: another cause, or nothing is known that would change the advice."""
     if cause.signature != NO_SPACE or cause.sign is None:
         return None
-    line = cause.sign.hit.line
-    found = _PATH.search(line)
-    path = "/dev/shm" if _SHARED_MEMORY.search(line) else found[1] if found else ""
-    mount = filesystems.mount_of(path, facts.mounts) if path else None
-    if mount is None:
-        return None
-    named = f"{mount.path} ({mount.type})"
-    if filesystems.is_shared(mount):
-        return Advice(_FAIL, f"the file system {named} is full, and all nodes share it: free space first")
-    return Advice(_ELSEWHERE, f"this node's file system {named} is full")
+    found = facts.full_disks.get(cause.sign.path)
+    if found is not None and found.shared:
+        return Advice(_FAIL, f"the file system {found.mount} ({found.type}) is full, and all nodes share it")
+    if found is not None and found.full:
+        return Advice(_ELSEWHERE, f"this node's file system {found.mount} ({found.type}) is full, also without the job")
+    return None
 
 
 def _of(cause: Cause) -> Advice | None:

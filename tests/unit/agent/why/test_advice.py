@@ -2,6 +2,7 @@
 
 import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,7 +12,8 @@ from muster.agent.why.causes.found import SeenIn
 from muster.agent.why.causes.probable_cause import causes
 from muster.agent.why.facts import Facts
 from muster.agent.why.signatures import Kind, builtin
-from muster.probes.node.filesystems import Mount
+from muster.probes.node import filesystems
+from muster.probes.node.filesystems import FoundFull
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Outcome, State
 from tests.unit.why_facts import facts, happening, rank, sign, victim
@@ -112,20 +114,20 @@ def test_a_job_that_goes_on_has_no_recommendation() -> None:
     assert advice(facts(rank(0), state=State.RUNNING)).action == "UNSPECIFIED"
 
 
-MOUNTS = (
-    Mount("/", "ext4", "/dev/vda1", False),
-    Mount("/data", "lustre", "mds:/fs", False),
-    Mount("/dev/shm", "tmpfs", "shm", False),
-    Mount("/scratch", "xfs", "/dev/nvme0n1", False),
-)
+DISKS = {
+    "/scratch/run/ckpt.pt": FoundFull("/scratch", "xfs", False, True),
+    "/tmp/x": FoundFull("/", "ext4", False, False),
+    "/data/run/model.bin": FoundFull("/data", "lustre", True, False),
+    "/dev/shm": FoundFull("/dev/shm", "tmpfs", False, True),
+}
 
 
 @pytest.mark.parametrize(
     ("line", "action", "words"),
     [
         ("OSError: [Errno 28] No space left on device: '/scratch/run/ckpt.pt'", "RETRY_ELSEWHERE", "/scratch (xfs)"),
-        ("OSError: [Errno 28] No space left on device: '/tmp/x'", "RETRY_ELSEWHERE", "/ (ext4)"),
-        ("cp: error writing '/data/run/model.bin': No space left on device", "FAIL", "/data (lustre)"),
+        ("OSError: [Errno 28] No space left on device: '/tmp/x'", "FAIL", "a file system is full"),
+        ("cp: error writing '/data/run/model.bin': No space left on device", "FAIL", "all nodes share it"),
         (
             "RuntimeError: unable to write to file </torch_3121_1467>: No space left on device (28)",
             "RETRY_ELSEWHERE",
@@ -137,7 +139,14 @@ MOUNTS = (
 )
 def test_whose_file_system_is_full(line: str, action: str, words: str) -> None:
     known = facts(*FAILED, signs=(sign("no-space", line=line),), verdict=EARLY)
-    found = advice(replace(known, mounts=MOUNTS))
+    found = advice(replace(known, full_disks=DISKS))
     assert found.action == action and words in found.reason
-    # Where it is not known what is mounted, nothing is guessed.
+    # Where nothing is known of the file system, nothing is guessed.
     assert advice(known) == SIGNATURES["no-space"]
+
+
+async def test_a_file_system_is_looked_at_by_its_path(tmp_path: Path) -> None:
+    path = sign("no-space", line=f"OSError: [Errno 28] No space left on device: '{tmp_path}/x'").path
+    assert path == f"{tmp_path}/x"
+    found = await filesystems.found_full(path)
+    assert found is not None and not found.shared and path.startswith(found.mount.rstrip("/"))
