@@ -111,6 +111,30 @@ class Reading:
     mem_used: int | None = None
     mem_total: int | None = None
     power_w: float | None = None
+    #: What the driver keeps for itself, neither used nor free; None from a driver that counts it as used.
+    mem_reserved: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the parts of a card did, as means over the last `over_s` seconds: in percent of the time in which the
+    graphics or compute engine, a multiprocessor (`sm`), the tensor cores, the memory's interface (`dram`) and the pipes
+    for numbers of 64, 32 and 16 bits worked; `occupancy` in percent of the warps that fit; bytes a second over PCIe and
+    over the fabric. A card may have its `util` at 100 % while its tensor cores are idle."""
+
+    over_s: float
+    graphics: float | None = None
+    sm: float | None = None
+    occupancy: float | None = None
+    tensor: float | None = None
+    dram: float | None = None
+    fp64: float | None = None
+    fp32: float | None = None
+    fp16: float | None = None
+    pcie_tx: float | None = None
+    pcie_rx: float | None = None
+    fabric_tx: float | None = None
+    fabric_rx: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +192,11 @@ class Health:
     npu_network: int | None = None
     npu_boot: int | None = None
     npu_link_up: bool | None = None
+    #: None: the card does not tell (before Hopper), or was not looked at twice yet.
+    activity: Activity | None = None
+    #: Percent of the video encoders and decoders.
+    encoder: float | None = None
+    decoder: float | None = None
     #: Percent of each part by its name ("aicore", "vector", "aicpu", "ctrlcpu", "hbm_bandwidth", "overall").
     parts: Mapping[str, float] = field(default_factory=dict)
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.probes.calls.call_threads import AskEach, in_turn
 from muster.probes.cards.accelerator import (
@@ -39,6 +39,9 @@ from muster.probes.cards.nvidia.nvidia_calls import (
 from muster.probes.cards.nvidia.nvidia_events import Listener
 from muster.probes.kernel.dataclass import dataclass
 
+if TYPE_CHECKING:
+    from muster.probes.cards.nvidia.nvidia_gpm import Gpm
+
 #: Version of nvmlMemory_v2_t, whose `used` leaves out what the driver keeps for itself.
 _MEMORY_V2 = 0x02000028
 #: The lists of processes, and whether these draw. What is on the card through MPS is in a list of its own.
@@ -57,6 +60,7 @@ class _Session:
 
     nvml: Nvml
     listener: Listener
+    gpm: "Gpm"
     handles: dict[int, Any] = field(default_factory=dict)
     buses: dict[int, str] = field(default_factory=dict)
     instances: dict[int, nvidia_mig.MigInstance] = field(default_factory=dict)
@@ -84,23 +88,24 @@ class _Session:
             self.handles[index] = handle
         return handle
 
-    def memory(self, handle: Any) -> tuple[int | None, int | None]:
-        """Used and total bytes. This call goes to the card itself: a card that does not answer it is in trouble."""
+    def memory(self, handle: Any) -> tuple[int | None, int | None, int | None]:
+        """Used and total bytes, and those of the driver where it does not count them as used. This call goes to
+        the card itself: a card that does not answer it is in trouble."""
         try:
             if self.memory_v2:
                 try:
                     info = self.nvml.ask("nvmlDeviceGetMemoryInfo", handle, _MEMORY_V2)
-                    return int(info.used), int(info.total)
+                    return int(info.used), int(info.total), int(info.reserved)
                 except DriverError as error:
                     if error.number not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
                         raise
                     self.memory_v2 = False
             info = self.nvml.ask("nvmlDeviceGetMemoryInfo", handle)
-            return int(info.used), int(info.total)
+            return int(info.used), int(info.total), None
         except DriverError as error:
             # A card without memory of its own, say, which did answer.
             if error.number in (NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION):
-                return None, None
+                return None, None, None
             raise
 
 
@@ -119,14 +124,17 @@ class Nvidia(Backend):
         with self._lock:
             if self._session is None:
                 nvml = Nvml(load())
+                from muster.probes.cards.nvidia.nvidia_gpm import Gpm  # of no use on a host without NVML
+
                 nvml.ask("nvmlInit", of_driver=True)
-                self._session = _Session(nvml, Listener(nvml))
+                self._session = _Session(nvml, Listener(nvml), Gpm(nvml))
 
     def close(self) -> None:
         with self._lock:
             session, self._session = self._session, None
             if session is not None:
                 session.listener.close()
+                session.gpm.close()
                 try:
                     session.nvml.ask("nvmlShutdown")
                 except DriverError:
@@ -163,7 +171,7 @@ class Nvidia(Backend):
         session = self._open()
         handle = session.handle(index)
         util = session.nvml.maybe("nvmlDeviceGetUtilizationRates", handle)  # not with MIG
-        used, total = session.memory(handle)
+        used, total, reserved = session.memory(handle)
         power = session.nvml.maybe("nvmlDeviceGetPowerUsage", handle)
         return Reading(
             util=None if util is None else float(util.gpu),
@@ -171,13 +179,23 @@ class Nvidia(Backend):
             mem_used=used,
             mem_total=total,
             power_w=None if power is None else power / 1000,
+            mem_reserved=reserved,
         )
 
     def health(self, index: int) -> Health:
         session = self._open()
         handle = session.handle(index)
+        instance = session.instances.get(index)
+        if instance is None:
+            # First, as a card that is lost refuses this, and is asked nothing more.
+            facts = nvidia_health.health(session.nvml, handle)
+            return replace(facts, activity=session.gpm.look(index, index, handle))
         # Of an instance it is its card that has a temperature, errors and links.
-        return Health() if index in session.instances else nvidia_health.health(session.nvml, handle)
+        number = session.nvml.maybe("nvmlDeviceGetGpuInstanceId", handle)
+        if number is None:
+            return Health()
+        parent = session.handle(instance.parent)
+        return Health(activity=session.gpm.look(index, instance.parent, parent, instance.uuid, number))
 
     def holders(self, index: int) -> list[Holder]:
         """The pids are those that NVML tells: of the caller's namespace, or of the host's with older drivers."""

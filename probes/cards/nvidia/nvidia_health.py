@@ -42,6 +42,8 @@ def health(nvml: Nvml, handle: Any) -> Health:
         mem_temp_c=float(memory_temp) if memory_temp else None,  # 0: there is no sensor
         sm_clock_mhz=_number(nvml.maybe("nvmlDeviceGetClockInfo", handle, _SM)),
         mem_clock_mhz=_number(nvml.maybe("nvmlDeviceGetClockInfo", handle, _MEM)),
+        encoder=_first(nvml.maybe("nvmlDeviceGetEncoderUtilization", handle)),
+        decoder=_first(nvml.maybe("nvmlDeviceGetDecoderUtilization", handle)),
         energy_mj=nvml.maybe("nvmlDeviceGetTotalEnergyConsumption", handle),
         fabric_bytes=_fabric_bytes(fields),
         pcie_replay=nvml.maybe("nvmlDeviceGetPcieReplayCounter", handle),
@@ -68,6 +70,11 @@ def health(nvml: Nvml, handle: Any) -> Health:
 
 def _number(value: int | None) -> float | None:
     return None if value is None else float(value)
+
+
+def _first(told: Any) -> float | None:
+    """Percent of [percent, period]."""
+    return None if told is None else float(told[0])
 
 
 def _temperature(nvml: Nvml, handle: Any) -> float | None:

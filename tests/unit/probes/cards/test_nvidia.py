@@ -185,7 +185,7 @@ def test_a_reading(both):
     cards, backend = both
     card = cards[1]
     card.util, card.mem_util, card.power_w, card.mem_used, card.mem_reserved = 97, 31, 512.5, 5 * GIB, GIB
-    assert backend.read(1) == Reading(97.0, 31.0, 5 * GIB, card.mem_total, 512.5)
+    assert backend.read(1) == Reading(97.0, 31.0, 5 * GIB, card.mem_total, 512.5, GIB)
 
 
 def test_utilization_is_not_told_with_mig_and_not_0(both):
@@ -309,6 +309,7 @@ def test_health(both):
         (["nvmlDeviceGetEnforcedPowerLimit"], ["power_limit_w"]),
         (["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"], ["temp_c"]),
         (["nvmlDeviceGetClockInfo"], ["sm_clock_mhz", "mem_clock_mhz"]),
+        (["nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization"], ["encoder", "decoder"]),
         (["nvmlDeviceGetTotalEnergyConsumption"], ["energy_mj"]),
         (["nvmlDeviceGetPcieReplayCounter"], ["pcie_replay"]),
         (["nvmlDeviceGetCurrPcieLinkWidth"], ["pcie_width"]),
@@ -331,7 +332,8 @@ def test_what_one_card_does_not_tell_is_none_and_takes_nothing_else_along(both, 
     for function in functions:
         cards[0].fail(function, number)
     health = backend.health(0)
-    told = [name for name in health.__slots__ if not name.startswith("npu") and name != "parts"]
+    # Of its activity it takes two looks.
+    told = [name for name in health.__slots__ if not name.startswith("npu") and name not in ("parts", "activity")]
     assert [name for name in told if getattr(health, name) is None] == sorted(fields, key=told.index)
     assert backend.health(1).power_limit_w == 700
 
@@ -646,7 +648,7 @@ def test_instances_are_cards_of_their_own(both):
     assert second.numbers == Numbers(physical=2, gpu_instance=8, compute_instance=0)
     cards[2].hold(7001, GIB, lives=False, instance=1)
     assert backend.holders(1200) == [] and backend.holders(1201) == [Holder(7001, GIB)] == backend.holders(2)
-    assert backend.read(1201) == Reading(mem_used=GIB, mem_total=cards[2].mem_total // 7)
+    assert backend.read(1201) == Reading(mem_used=GIB, mem_total=cards[2].mem_total // 7, mem_reserved=0)
     assert backend.read(1200).mem_used == 0 and backend.health(1200) == Health()
     cards[2].mig_count = 1
     assert refused(backend.read, 1201).trouble is Trouble.ABSENT
