@@ -9,7 +9,7 @@ from muster.agent.config.schema import TelemetryTable
 from muster.agent.exposition import Catalogue, Metric, Page
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.telemetry.freshness import fresh
-from muster.probes.cards.accelerator import SLOT, Card, Health, Reading, Trouble
+from muster.probes.cards.accelerator import SLOT, Activity, Card, Health, Reading, Trouble
 from muster.probes.cards.driver import View
 
 __all__ = ["OWN", "cards", "fresh", "names", "readings", "scaled"]
@@ -34,6 +34,12 @@ INFO = OWN.gauge(
     "mig",
 )
 LEASED = OWN.gauge("muster_card_leased", "1 while a job that has not ended holds the card.", *CARD_LABELS)
+JOB = OWN.gauge(
+    "muster_card_job_info",
+    "Always 1; the job that holds the card is in the labels. Other metrics join it by `card`.",
+    *CARD_LABELS,
+    "job_id",
+)
 UP = OWN.gauge("muster_card_up", "1 while the driver answers for the card.", *CARD_LABELS)
 TROUBLE = OWN.gauge(
     "muster_card_trouble", "1 while the driver does not answer for it, and why.", *CARD_LABELS, "trouble"
@@ -48,6 +54,9 @@ MEM_UTIL = OWN.gauge(
 MEM_USED = OWN.gauge("muster_card_memory_used_bytes", "Memory of the card that is in use.", *CARD_LABELS)
 MEM_TOTAL = OWN.gauge("muster_card_memory_total_bytes", "Memory that the card has.", *CARD_LABELS)
 POWER = OWN.gauge("muster_card_power_watts", "Power that the card draws.", *CARD_LABELS)
+MEM_RESERVED = OWN.gauge(
+    "muster_card_memory_reserved_bytes", "Memory that the driver keeps: neither used nor free.", *CARD_LABELS
+)
 PROCESSES = OWN.gauge("muster_card_processes", "Processes that the driver shows on the card.", *CARD_LABELS)
 
 POWER_LIMIT = OWN.gauge("muster_card_power_limit_watts", "Power that the card may draw.", *CARD_LABELS)
@@ -76,6 +85,20 @@ REMAP_FAILED = OWN.gauge("muster_card_row_remap_failed", "1 where a row could no
 SLOWED = OWN.gauge(
     "muster_card_clock_limited", "1 while its clocks are held down for this reason.", *CARD_LABELS, "reason"
 )
+
+ACTIVITY = OWN.gauge(
+    "muster_card_activity_ratio",
+    "Share of the time in which this part of the card worked, 0 to 1 (NVIDIA from Hopper on).",
+    *CARD_LABELS,
+    "part",
+)
+PCIE = OWN.gauge("muster_card_pcie_bytes_per_second", "Data over PCIe.", *CARD_LABELS, "direction")
+FABRIC_RATE = OWN.gauge(
+    "muster_card_fabric_bytes_per_second", "Data over the card's fabric (NVLink).", *CARD_LABELS, "direction"
+)
+
+#: Parts of a card of which `muster_card_activity_ratio` tells, as the members of Activity are called.
+PARTS = ("graphics", "sm", "occupancy", "tensor", "dram", "fp64", "fp32", "fp16")
 
 #: Bits of NVML's clock event reasons, without "idle".
 REASONS = {
@@ -112,6 +135,13 @@ def cards(page: Page, view: View, leases: Sequence[Lease], ended: Collection[str
             page.add(TROUBLE, 1, *named, sick.trouble)
 
 
+def jobs(page: Page, leases: Sequence[Lease]) -> None:
+    """Adds which job holds each card, or held it while its processes are still there."""
+    for lease in leases:
+        if lease.job_id and lease.card.kind != SLOT:
+            page.add(JOB, 1, *names(lease.card), lease.job_id)
+
+
 def readings(page: Page, view: View, periods: TelemetryTable, now: float) -> None:
     """Adds the driver's last reading of each card; `now` in seconds since the epoch."""
     for card in view.cards.values():
@@ -140,6 +170,7 @@ def _quick(page: Page, reading: Reading, named: tuple[str, ...]) -> None:
     page.add(MEM_UTIL, scaled(reading.mem_util, 0.01), *named)
     page.add(MEM_USED, reading.mem_used, *named)
     page.add(MEM_TOTAL, reading.mem_total, *named)
+    page.add(MEM_RESERVED, reading.mem_reserved, *named)
     page.add(POWER, reading.power_w, *named)
 
 
@@ -156,6 +187,8 @@ def _slow(page: Page, health: Health, named: tuple[str, ...]) -> None:
     )
     for metric, value in plain:
         page.add(metric, value, *named)
+    if health.activity is not None:
+        _parts(page, health.activity, named)
     page.add(ECC, health.ecc_corrected, *named, "corrected")
     page.add(ECC, health.ecc_uncorrected, *named, "uncorrected")
     if health.remapped is not None:
@@ -169,6 +202,15 @@ def _slow(page: Page, health: Health, named: tuple[str, ...]) -> None:
     if health.event_reasons is not None:
         for reason, bit in REASONS.items():
             page.add(SLOWED, bool(health.event_reasons & bit), *named, reason)
+
+
+def _parts(page: Page, activity: Activity, named: tuple[str, ...]) -> None:
+    for part in PARTS:
+        page.add(ACTIVITY, scaled(getattr(activity, part), 0.01), *named, part)
+    page.add(PCIE, activity.pcie_tx, *named, "sent")
+    page.add(PCIE, activity.pcie_rx, *named, "received")
+    page.add(FABRIC_RATE, activity.fabric_tx, *named, "sent")
+    page.add(FABRIC_RATE, activity.fabric_rx, *named, "received")
 
 
 def scaled(value: float | None, factor: float) -> float | None:

@@ -148,6 +148,16 @@ class Remapped:
 
 
 @dataclass(frozen=True, slots=True)
+class HbmLife:
+    """What an Ascend chip counts of its HBM over its whole life: errors, and pages taken out of use for them."""
+
+    single: int
+    double: int
+    single_pages: int
+    double_pages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """Read rarely; raw facts, judged elsewhere. Counters are since the driver was loaded unless they are `aggregate`.
 
@@ -186,12 +196,14 @@ class Health:
     fabric_state: int | None = None
     fabric_status: int | None = None
     fabric_health: int | None = None
-    #: Ascend: health 0 to 3, error codes, network health (0 and 6 are good), boot status (16 finished), HBM's errors.
+    #: Ascend: health 0 to 3, error codes, network health (0 and 6 are good), boot status (16 finished), volts.
     npu_health: int | None = None
     npu_errors: tuple[int, ...] = ()
     npu_network: int | None = None
     npu_boot: int | None = None
     npu_link_up: bool | None = None
+    npu_voltage: float | None = None
+    npu_hbm_life: HbmLife | None = None
     #: None: the card does not tell (before Hopper), or was not looked at twice yet.
     activity: Activity | None = None
     #: Percent of the video encoders and decoders.
