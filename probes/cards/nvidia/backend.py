@@ -28,12 +28,14 @@ from muster.probes.cards.nvidia import nvidia_card, nvidia_health, nvidia_mig
 from muster.probes.cards.nvidia.nvidia_calls import (
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
+    MISMATCH,
     NO_PERMISSION,
     NOT_SUPPORTED,
     UNINITIALIZED,
     VERSION_MISMATCH,
     Nvml,
     load,
+    reload,
     trouble,
 )
 from muster.probes.cards.nvidia.nvidia_events import Listener
@@ -126,7 +128,13 @@ class Nvidia(Backend):
                 nvml = Nvml(load())
                 from muster.probes.cards.nvidia.nvidia_gpm import Gpm  # of no use on a host without NVML
 
-                nvml.ask("nvmlInit", of_driver=True)
+                try:
+                    nvml.ask("nvmlInit", of_driver=True)
+                except DriverError as error:
+                    # After an update the library that this process loaded is of no use any more.
+                    if error.number != MISMATCH or not reload(nvml.module):
+                        raise
+                    nvml.ask("nvmlInit", of_driver=True)
                 self._session = _Session(nvml, Listener(nvml), Gpm(nvml))
 
     def close(self) -> None:
@@ -139,6 +147,7 @@ class Nvidia(Backend):
                     session.nvml.ask("nvmlShutdown")
                 except DriverError:
                     pass  # a driver that was removed has nothing to free
+                session.nvml.closed = True
 
     def version(self) -> str:
         return self._open().nvml.maybe("nvmlSystemGetDriverVersion") or ""

@@ -11,7 +11,7 @@ from muster.probes.cards.accelerator import DriverError, Trouble
 from muster.probes.cards.nvidia import nvidia_gpm
 from muster.probes.cards.nvidia.backend import Nvidia
 from tests.conftest import eventually
-from tests.fakes import FakeCards
+from tests.fakes import FakeCards, build
 
 BUSY = {1: 99.5, 2: 98.0, 3: 41.0, 5: 3.5, 10: 12.0, 11: 0.0, 12: 5.0, 13: 1.0, 20: 2.0, 21: 3.0, 60: 4.0, 61: 5.0}
 MIB = 1 << 20
@@ -192,3 +192,22 @@ def test_of_a_card_in_mig_mode_each_instance_tells_its_own(make, clock):
     assert look(backend, clock, 0) is None  # NVML has no sample of the whole card
     assert look(backend, clock, 1000).tensor == 3.5
     assert look(backend, clock, 1001).tensor == 2.5
+
+
+def test_a_library_that_an_update_replaced_is_loaded_anew(make, clock):
+    cards, backend = make(without=("nvmlGpmQueryDeviceSupport",))
+    backend.close()
+    cards.unload(18)
+    with pytest.raises(DriverError) as caught:
+        backend.open()  # the file is that of the library which is loaded
+    assert caught.value.trouble is Trouble.MISMATCH
+    # The update brings what the old library lacks; of that one no init succeeds.
+    build.install(build.library("nvidia"), cards.folder)
+    before = pynvml.nvmlLib
+    with pytest.raises(DriverError):
+        backend.open()
+    assert pynvml.nvmlLib is not before
+    cards.load()
+    backend.open()
+    look(backend, clock)
+    assert look(backend, clock) is not None
