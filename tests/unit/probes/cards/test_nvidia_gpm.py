@@ -211,3 +211,11 @@ def test_a_library_that_an_update_replaced_is_loaded_anew(make, clock):
     backend.open()
     look(backend, clock)
     assert look(backend, clock) is not None
+
+
+def test_the_structure_is_that_of_the_largest_header():
+    """nvml.h of CUDA 13.5; those before are shorter, with the same version."""
+    metric = nvidia_gpm.MetricsGet.metrics
+    assert (ctypes.sizeof(nvidia_gpm.MetricsGet), metric.offset, metric.size // 477) == (19104, 24, 40)
+    members = ("version", "count", "before", "now")
+    assert [getattr(nvidia_gpm.MetricsGet, name).offset for name in members] == [0, 4, 8, 16]
