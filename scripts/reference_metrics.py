@@ -1,6 +1,6 @@
 """docs/reference/metrics.md, from the catalogues of metrics."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from muster.agent.api import own_logs, slots
 from muster.agent.exposition import Catalogue, Metric
@@ -15,6 +15,24 @@ Every metric that `musterd` shows to Prometheus. `make docs` writes this page fr
 [metrics.md](../guides/metrics.md) says how to switch them on and what to expect of them.
 
 """
+
+
+#: Names of dcgm-exporter that musterd does not show, and why not.
+DCGM_LEFT_OUT = {
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "Of virtual machines with a vGPU only; muster runs on the cards' own driver.",
+    "series of MIG instances (`GPU_I_ID`, `GPU_I_PROFILE`)": "`muster_card_*` have them, an instance as its own card.",
+    "labels of pods, `hpc_job`": "`muster_card_job_info` has the job of each card.",
+    "label `err_msg` of `DCGM_FI_DEV_XID_ERRORS`": "`muster check explain` explains a code.",
+}
+NPU_LEFT_OUT = {
+    "npu_chip_info_process_info, npu_container_*, container_npu_*": "A label for each process or container has no "
+    "bound; `muster node` shows the processes.",
+    "npu_chip_info_cube_utilization": "Another way of counting the AI cores, of some chips only.",
+    "npu_chip_info_used_memory, _total_memory": "The DDR of chips without HBM, which train nothing.",
+    "npu_chip_info_bandwidth_*, link_speed, link_up_num, mac_*, roce_*, optical_*": "They are hccn_tool's, a process "
+    "for each look; muster asks it for health and link alone.",
+    "npu_chip_info_hccs_*, _pcie_*_bw, _sio_*": "Some of these calls block while the driver measures.",
+}
 
 
 def metrics() -> str:
@@ -37,9 +55,22 @@ def metrics() -> str:
             f"`free`.\n`trouble`: {_words(Trouble)}.\n"
             "`reason` of `muster_card_clock_limited`: `power_cap`, `hw_slowdown`, `sw_thermal`, `hw_thermal`, "
             "`power_brake`; only\nNVIDIA's driver reports it.\n",
+            "`part` of `muster_card_activity_ratio`: "
+            f"{_words(card_metrics.PARTS)}, as means since the look\nbefore (`health_s`). Only NVIDIA's driver reports "
+            "them, from Hopper on, for cards and for MIG instances.\n",
             f"## The names of dcgm-exporter\n\nShown with `dcgm_names = true`.\n\n{_table(vendor_metrics.DCGM)}",
+            "`DCGM_FI_PROF_*` are NVML's GPM: an older card than Hopper has none. Left out:\n",
+            _left_out(DCGM_LEFT_OUT),
             f"## The names of npu-exporter\n\nShown with `npu_names = true`.\n\n{_table(vendor_metrics.NPU)}",
+            "Left out:\n",
+            _left_out(NPU_LEFT_OUT),
         )
+    )
+
+
+def _left_out(reasons: Mapping[str, str]) -> str:
+    return table(
+        ("left out", "why"), ((name if "`" in name else f"`{name}`", reason) for name, reason in reasons.items())
     )
 
 

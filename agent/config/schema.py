@@ -356,6 +356,9 @@ class MetricsTable(Settings):
         rule=rules.textfile,
     )
     textfile_s: float = rules.period(15.0, "Between two writes of that file.")
+    job_info: bool = setting(
+        True, "Show in `muster_card_job_info` which job holds each card. Local users can then read the ids of jobs."
+    )
     dcgm_names: bool = setting(False, "Also show readings of NVIDIA cards under the names and labels of dcgm-exporter.")
     npu_names: bool = setting(False, "Also show readings of Ascend cards under the names and labels of npu-exporter.")
 

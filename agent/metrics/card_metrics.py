@@ -9,7 +9,7 @@ from muster.agent.config.schema import TelemetryTable
 from muster.agent.exposition import Catalogue, Metric, Page
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.telemetry.freshness import fresh
-from muster.probes.cards.accelerator import SLOT, Card, Health, Reading, Trouble
+from muster.probes.cards.accelerator import SLOT, Activity, Card, Health, Reading, Trouble
 from muster.probes.cards.driver import View
 
 __all__ = ["OWN", "cards", "fresh", "names", "readings", "scaled"]
@@ -34,6 +34,12 @@ INFO = OWN.gauge(
     "mig",
 )
 LEASED = OWN.gauge("muster_card_leased", "1 while a job that has not ended holds the card.", *CARD_LABELS)
+JOB = OWN.gauge(
+    "muster_card_job_info",
+    "Always 1; the job that holds the card is in the labels. Other metrics join it by `card`.",
+    *CARD_LABELS,
+    "job_id",
+)
 UP = OWN.gauge("muster_card_up", "1 while the driver answers for the card.", *CARD_LABELS)
 TROUBLE = OWN.gauge(
     "muster_card_trouble", "1 while the driver does not answer for it, and why.", *CARD_LABELS, "trouble"
@@ -47,10 +53,10 @@ MEM_UTIL = OWN.gauge(
 )
 MEM_USED = OWN.gauge("muster_card_memory_used_bytes", "Memory of the card that is in use.", *CARD_LABELS)
 MEM_TOTAL = OWN.gauge("muster_card_memory_total_bytes", "Memory that the card has.", *CARD_LABELS)
-MEM_RESERVED = OWN.gauge(
-    "muster_card_memory_reserved_bytes", "Memory that the driver keeps: neither in use nor free.", *CARD_LABELS
-)
 POWER = OWN.gauge("muster_card_power_watts", "Power that the card draws.", *CARD_LABELS)
+MEM_RESERVED = OWN.gauge(
+    "muster_card_memory_reserved_bytes", "Memory that the driver keeps: neither used nor free.", *CARD_LABELS
+)
 PROCESSES = OWN.gauge("muster_card_processes", "Processes that the driver shows on the card.", *CARD_LABELS)
 
 POWER_LIMIT = OWN.gauge("muster_card_power_limit_watts", "Power that the card may draw.", *CARD_LABELS)
@@ -80,21 +86,19 @@ SLOWED = OWN.gauge(
     "muster_card_clock_limited", "1 while its clocks are held down for this reason.", *CARD_LABELS, "reason"
 )
 
-PART = OWN.gauge(
-    "muster_card_part_active_ratio",
-    "Activity of a part of the card (sm, tensor, dram, ...) since the reading before, 0 to 1.",
+ACTIVITY = OWN.gauge(
+    "muster_card_activity_ratio",
+    "Share of the time in which this part of the card worked, 0 to 1 (NVIDIA from Hopper on).",
     *CARD_LABELS,
     "part",
 )
-PCIE = OWN.gauge(
-    "muster_card_pcie_bytes_per_second",
-    "Bytes a second over PCIe, since the reading before, sent or received by the card.",
-    *CARD_LABELS,
-    "direction",
+PCIE = OWN.gauge("muster_card_pcie_bytes_per_second", "Data over PCIe.", *CARD_LABELS, "direction")
+FABRIC_RATE = OWN.gauge(
+    "muster_card_fabric_bytes_per_second", "Data over the card's fabric (NVLink).", *CARD_LABELS, "direction"
 )
-JOB = OWN.gauge(
-    "muster_card_job_info", "Always 1; which job holds the card, to be joined with its metrics.", *CARD_LABELS, "job_id"
-)
+
+#: Parts of a card of which `muster_card_activity_ratio` tells, as the members of Activity are called.
+PARTS = ("graphics", "sm", "occupancy", "tensor", "dram", "fp64", "fp32", "fp16")
 
 #: Bits of NVML's clock event reasons, without "idle".
 REASONS = {
@@ -119,9 +123,6 @@ def cards(page: Page, view: View, leases: Sequence[Lease], ended: Collection[str
     if view.driver is not None:
         page.add(DRIVER_TROUBLE, 1, view.kind, view.driver.trouble)
     leased = {lease.card.index for lease, state in zip(leases, states, strict=True) if state == "leased"}
-    for lease in leases:
-        if lease.card.index in leased:
-            page.add(JOB, 1, *names(lease.card), lease.job_id)
     for card in view.cards.values():
         named = names(card)
         numa = "" if card.numa_node is None else str(card.numa_node)
@@ -132,6 +133,13 @@ def cards(page: Page, view: View, leases: Sequence[Lease], ended: Collection[str
         page.add(UP, not told_off and view.driver is None, *named)
         if sick is not None:
             page.add(TROUBLE, 1, *named, sick.trouble)
+
+
+def jobs(page: Page, leases: Sequence[Lease]) -> None:
+    """Adds which job holds each card, or held it while its processes are still there."""
+    for lease in leases:
+        if lease.job_id and lease.card.kind != SLOT:
+            page.add(JOB, 1, *names(lease.card), lease.job_id)
 
 
 def readings(page: Page, view: View, periods: TelemetryTable, now: float) -> None:
@@ -179,10 +187,8 @@ def _slow(page: Page, health: Health, named: tuple[str, ...]) -> None:
     )
     for metric, value in plain:
         page.add(metric, value, *named)
-    for part, percent in sorted(health.parts.items()):
-        page.add(PART, scaled(percent, 0.01), *named, part)
-    page.add(PCIE, health.rates.get("pcie_tx"), *named, "sent")
-    page.add(PCIE, health.rates.get("pcie_rx"), *named, "received")
+    if health.activity is not None:
+        _parts(page, health.activity, named)
     page.add(ECC, health.ecc_corrected, *named, "corrected")
     page.add(ECC, health.ecc_uncorrected, *named, "uncorrected")
     if health.remapped is not None:
@@ -196,6 +202,15 @@ def _slow(page: Page, health: Health, named: tuple[str, ...]) -> None:
     if health.event_reasons is not None:
         for reason, bit in REASONS.items():
             page.add(SLOWED, bool(health.event_reasons & bit), *named, reason)
+
+
+def _parts(page: Page, activity: Activity, named: tuple[str, ...]) -> None:
+    for part in PARTS:
+        page.add(ACTIVITY, scaled(getattr(activity, part), 0.01), *named, part)
+    page.add(PCIE, activity.pcie_tx, *named, "sent")
+    page.add(PCIE, activity.pcie_rx, *named, "received")
+    page.add(FABRIC_RATE, activity.fabric_tx, *named, "sent")
+    page.add(FABRIC_RATE, activity.fabric_rx, *named, "received")
 
 
 def scaled(value: float | None, factor: float) -> float | None:

@@ -167,6 +167,8 @@ class Metrics:
         node_metrics.health(page, health.results, conditions, drained=drained, refused=refused)
         ended = {lease.job_id for lease in jobs.cards if jobs.has_ended(lease.job_id)}
         card_metrics.cards(page, view, jobs.cards, ended, health.unfit_cards())
+        if config.metrics.job_info:
+            card_metrics.jobs(page, jobs.cards)
         card_metrics.readings(page, view, config.telemetry, now)
         if config.metrics.dcgm_names:
             vendor_metrics.dcgm(page, view, config.telemetry, self._tally.last_xid, self._hostname, now)

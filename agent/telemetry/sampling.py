@@ -15,8 +15,11 @@ from muster.agent.telemetry.freshness import lasts
 from muster.agent.telemetry.history.history_rows import (
     CARD_MEM,
     CPU,
+    DRAM,
     MEM,
     POWER,
+    SM,
+    TENSOR,
     UTIL,
     Bounds,
     Busy,
@@ -27,7 +30,7 @@ from muster.agent.telemetry.history.history_store import FILE, History
 from muster.agent.telemetry.job_usage import JobUsage, Meter, NodeUsage, RankPlace, RankUsage
 from muster.agent.telemetry.recording import Recording
 from muster.agent.telemetry.records import Records
-from muster.probes.cards.accelerator import SLOT, Card, Reading
+from muster.probes.cards.accelerator import SLOT, Activity, Card, Reading
 from muster.probes.cards.driver import Driver, View
 from muster.probes.cards.sampler import ProcessLook, Sampler
 from muster.probes.kernel.dataclass import dataclass
@@ -106,6 +109,8 @@ class Telemetry:
         self._health_up = -math.inf
         self._busy: dict[SeriesKey, Busy] = {}
         self._read_up = 0.0
+        #: When each card was last asked what its parts did: that is noted once, not with each reading.
+        self._activity_at: dict[int, float] = {}
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -232,7 +237,11 @@ class Telemetry:
         # A missing reading is not counted: a pause is no reading.
         period = self._settings().telemetry.readings_s
         passed = min(up - before, 2 * period) if before else period
-        values = {index: _values(seen.value) for index, seen in view.readings.items() if index in view.cards}
+        values = {
+            index: _values(seen.value, self._new_activity(view, index))
+            for index, seen in view.readings.items()
+            if index in view.cards
+        }
         for index, value in values.items():
             key = card_key(view.cards[index])
             self.history.tell(key, SeriesFacts(view.kind, index))
@@ -245,6 +254,14 @@ class Telemetry:
                 now = numbers_now(entry.job, entry.job.cards, view.uuids)
                 mine = _together([values[index] for index in now.values() if index in values])
                 self._note_job(entry, view, now, at, mine, passed)
+
+    def _new_activity(self, view: View, index: int) -> Activity:
+        """With no values where it is known already, or not told."""
+        seen = view.health.get(index)
+        if seen is None or seen.value.activity is None or self._activity_at.get(index) == seen.at:
+            return _NONE
+        self._activity_at[index] = seen.at
+        return seen.value.activity
 
     def _note_job(
         self,
@@ -306,19 +323,26 @@ def card_key(card: Card) -> SeriesKey:
     return SeriesKey("card", card.uuid or card.bus_id or f"{card.kind} {card.index}")
 
 
-def _values(reading: Reading) -> dict[int, float | None]:
+#: Nothing is known of what the parts of a card did.
+_NONE = Activity(0.0)
+
+
+def _values(reading: Reading, activity: Activity) -> dict[int, float | None]:
     used, total = reading.mem_used, reading.mem_total
     return {
         UTIL: reading.util,
         CARD_MEM: 100 * used / total if total and used is not None else None,
         POWER: reading.power_w,
+        SM: activity.sm,
+        TENSOR: activity.tensor,
+        DRAM: activity.dram,
     }
 
 
 def _together(values: Sequence[Mapping[int, float | None]]) -> dict[int, float | None]:
     """Means over several cards, and the sum of power; None if no card gives the reading."""
     found: dict[int, float | None] = {}
-    for metric in (UTIL, CARD_MEM, POWER):
+    for metric in (UTIL, CARD_MEM, POWER, SM, TENSOR, DRAM):
         told = [value for card in values if (value := card[metric]) is not None]
         found[metric] = sum(told) / (1 if metric == POWER else len(told)) if told else None
     return found

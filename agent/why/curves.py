@@ -16,6 +16,7 @@ from muster.agent.telemetry.history.history_rows import (
     FRESH_S,
     MEM,
     POWER,
+    TENSOR,
     THIN_S,
     UTIL,
     FoundSeries,
@@ -30,6 +31,8 @@ WINDOW_S, STEPS, READ_S = 600.0, 20, 10.0
 LAST = 2
 #: In percent: an idle card is below, a busy card above, a full memory above.
 IDLE, BUSY, FULL = 5.0, 90.0, 97.0
+#: In percent: tensor cores that worked less did next to nothing.
+TENSOR_IDLE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Curve:
     memory: tuple[float | None, ...] = ()
     power: tuple[float | None, ...] = ()
     cpu: tuple[float | None, ...] = ()
+    tensor: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ def _curve(found: FoundSeries, entry: Entry, count: int) -> Curve:
     rank = None
     if card is not None and card in entry.job.cards:
         rank = job_processes.rank_of_card(entry, entry.job.cards.index(card))
-    return Curve(card, rank, means(UTIL), means(CARD_MEM), means(POWER))
+    return Curve(card, rank, means(UTIL), means(CARD_MEM), means(POWER), tensor=means(TENSOR))
 
 
 def _mean(step: Step | None, metric: int) -> float | None:
@@ -116,7 +120,7 @@ def peak(values: Sequence[float | None]) -> float | None:
 def remarks(minutes: Minutes) -> list[str]:
     """Sentences about what stands out at the end: cards that were idle while others were busy, memory that was full."""
     cards = [curve for curve in minutes.curves if curve.card is not None]
-    found = []
+    found, unused = [], []
     ends = {curve.card: value for curve in cards if (value := last(curve.util)) is not None}
     if len(ends) > 1:
         idle = [card for card, value in ends.items() if card is not None and value <= IDLE]
@@ -124,6 +128,15 @@ def remarks(minutes: Minutes) -> list[str]:
         if idle and busy and len(idle) * 2 <= len(ends) and len(idle) + len(busy) == len(ends):
             names = ", ".join(_name(curve) for curve in cards if curve.card in idle)
             found.append(f"{names} stayed idle at the end while the others were busy")
+    for curve in cards:
+        util, tensor = last(curve.util), last(curve.tensor)
+        if util is not None and util >= BUSY and tensor is not None and tensor <= TENSOR_IDLE:
+            unused.append(curve)
+    if unused:
+        found.append(
+            f"{', '.join(_name(curve) for curve in unused)}: the tensor cores were idle at the end although "
+            "utilization was high: a kernel that waited, copied, or computed without them"
+        )
     full = [curve for curve in cards if (peak(curve.memory) or 0.0) >= FULL]
     if full:
         found.append(f"the memory of {', '.join(_name(curve) for curve in full)} was full")

@@ -104,15 +104,37 @@ class Card:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Read often. `util` and `mem_util` in percent (share of the last period in which the card computed, or its memory
-    was moved), memory in bytes (`mem_reserved`: what the driver keeps for itself, neither used nor free), power in
-    watts."""
+    was moved), memory in bytes, power in watts."""
 
     util: float | None = None
     mem_util: float | None = None
     mem_used: int | None = None
     mem_total: int | None = None
     power_w: float | None = None
+    #: What the driver keeps for itself, neither used nor free; None from a driver that counts it as used.
     mem_reserved: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the parts of a card did, as means over the last `over_s` seconds: in percent of the time in which the
+    graphics or compute engine, a multiprocessor (`sm`), the tensor cores, the memory's interface (`dram`) and the pipes
+    for numbers of 64, 32 and 16 bits worked; `occupancy` in percent of the warps that fit; bytes a second over PCIe and
+    over the fabric. A card may have its `util` at 100 % while its tensor cores are idle."""
+
+    over_s: float
+    graphics: float | None = None
+    sm: float | None = None
+    occupancy: float | None = None
+    tensor: float | None = None
+    dram: float | None = None
+    fp64: float | None = None
+    fp32: float | None = None
+    fp16: float | None = None
+    pcie_tx: float | None = None
+    pcie_rx: float | None = None
+    fabric_tx: float | None = None
+    fabric_rx: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +145,16 @@ class Remapped:
     uncorrectable: int
     pending: bool
     failure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HbmLife:
+    """What an Ascend chip counts of its HBM over its whole life: errors, and pages taken out of use for them."""
+
+    single: int
+    double: int
+    single_pages: int
+    double_pages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,18 +196,21 @@ class Health:
     fabric_state: int | None = None
     fabric_status: int | None = None
     fabric_health: int | None = None
-    #: Ascend: health 0 to 3, error codes, network health (0 and 6 are good), boot status (16 finished), HBM's errors.
+    #: Ascend: health 0 to 3, error codes, network health (0 and 6 are good), boot status (16 finished), volts.
     npu_health: int | None = None
     npu_errors: tuple[int, ...] = ()
     npu_network: int | None = None
     npu_boot: int | None = None
     npu_link_up: bool | None = None
-    #: Percent of each part by its name: "aicore", "vector", "aicpu", "ctrlcpu", "hbm_bandwidth", "overall" (Ascend);
-    #: "graphics", "sm", "occupancy", "tensor", "dram", "fp64", "fp32", "fp16" (NVIDIA, since the reading before),
-    #: "encoder", "decoder".
+    npu_voltage: float | None = None
+    npu_hbm_life: HbmLife | None = None
+    #: None: the card does not tell (before Hopper), or was not looked at twice yet.
+    activity: Activity | None = None
+    #: Percent of the video encoders and decoders.
+    encoder: float | None = None
+    decoder: float | None = None
+    #: Percent of each part by its name ("aicore", "vector", "aicpu", "ctrlcpu", "hbm_bandwidth", "overall").
     parts: Mapping[str, float] = field(default_factory=dict)
-    #: Bytes a second since the reading before: "pcie_tx" and "pcie_rx", sent and received by the card.
-    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

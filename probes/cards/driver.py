@@ -33,7 +33,7 @@ __all__ = ["Driver", "DriverSettings", "Seen", "Sick", "View", "What"]
 #: answers for no card at all is opened anew, at first as often as a missing one, then more and more rarely.
 REOPEN_S, LOOK_S, RAREST_S = 5.0, 30.0, 60.0
 #: ... and a caller that needs cards right now waits no longer than this, in seconds.
-_SOON_S = 0.5
+SOON_S = 0.5
 #: Of the deadline: what has nearly taken it has taken it, since other things took the rest.
 _ABOUT = 0.95
 #: ... and what of it an opening waits for cards that do not tell their numbers, twice at most (boards, chips).
@@ -129,7 +129,7 @@ class Driver:
         if waiting.cancelled_caught:
             return self._view
         try:
-            gone = self._view.driver is not None and time.monotonic() - self._tried_at >= _SOON_S
+            gone = self._view.driver is not None and time.monotonic() - self._tried_at >= SOON_S
             if not self.opened or gone:
                 await self._open(end - time.monotonic())
         finally:

@@ -147,6 +147,8 @@ class Looker:
         only = None if cards is None else frozenset(cards)
         if inventory.INVENTORY.item in chosen and held is not None and only is None:
             await self._look_for_missing(held, anew=max_age_s == 0.0)
+        if self._driver.view.driver is not None:
+            await self._driver.ready()  # it may be back by now: what this look says of it is not older than the look
         before = self._look(only, held)
         needs = {what for item in chosen if not self.rules[item].applies(before) for what in self.rules[item].needs}
         await self._freshen(needs, only, max_age_s)

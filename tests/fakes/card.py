@@ -1,6 +1,6 @@
 """One fake card, as a test holds it: each attribute is in the state file, and counts from the next call on."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from tests.fakes import healthy
@@ -108,6 +108,10 @@ class FakeCard:
     pcie_width = _Value(int, "pcie_width")
     pcie_width_max = _Value(int, "pcie_width_max")
     pcie_replay = _Value(int, "pcie_replay")
+    encoder = _Value(int, "encoder")
+    decoder = _Value(int, "decoder")
+    #: Whether it has GPM; the metrics: `gpm_says`.
+    gpm = _Value(bool, "gpm")
 
     #: 1 on, 0 off, -1 the card has none.
     ecc_on = _Value(int, "ecc_on")
@@ -192,6 +196,11 @@ class FakeCard:
         with self.cards.state.moving(self.raw) as held:
             growth, now = held.fabric_bytes, fake.now_s()
             growth.base, growth.since, growth.rate = fake.fabric_bytes(held, now), now, rate
+
+    def gpm_says(self, values: Mapping[int, float]) -> None:
+        """What GPM's metrics say from now on, by their numbers: percent, MiB a second; negative: not told."""
+        for number, value in values.items():
+            self.raw.gpm_values[number] = value
 
     # --- processes ---
 
@@ -356,6 +365,7 @@ class FakeCard:
         self.raw.shutdown_c, self.raw.gpu_max_c = 95, 87
         for i, word in enumerate((0xFA4E0000 + self.place, 0xCA4D, 0x19E5, 0x0910, self.place + 1)):
             self.raw.die[i] = word
+        self.gpm_says(dict.fromkeys(range(CONSTANTS["FAKE_GPM"]), 0.0))
         self.links = healthy.links(self.place, len(self.cards), model)
         self.processes = []
         for moving, value in (("util", 0.0), ("mem_util", 0.0), ("power_w", model.idle), ("temp_c", 35.0)):

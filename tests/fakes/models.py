@@ -30,6 +30,7 @@ class Model:
     pcie: tuple[int, int] = (5, 16)
     ecc: bool = True
     mig: bool = False
+    gpm: bool = False
     mem_temp: bool = True
     chips: int = 1
     generation: int = 1
@@ -47,11 +48,13 @@ def _ascend(name: str, memory: int, power: int, idle: int, **more: object) -> Mo
 MODELS = {
     model.name: model
     for model in (
-        _nvidia("NVIDIA H100 80GB HBM3", 81559, 700, 70, reserved=552, fabric="switch", links=18, mig=True),
-        _nvidia("NVIDIA H200", 143771, 700, 75, reserved=585, mem_clock=3201, fabric="switch", links=18, mig=True),
+        _nvidia("NVIDIA H100 80GB HBM3", 81559, 700, 70, reserved=552, fabric="switch", links=18, mig=True, gpm=True),
+        _nvidia(
+            "NVIDIA H200", 143771, 700, 75, reserved=585, mem_clock=3201, fabric="switch", links=18, mig=True, gpm=True
+        ),
         _nvidia(
             "NVIDIA B200", 183359, 1000, 140, reserved=700, sm_clock=1965, mem_clock=3996, fabric="switch", links=18,
-            link_version=5, mig=True,
+            link_version=5, mig=True, gpm=True,
         ),
         _nvidia(
             "NVIDIA A100-SXM4-80GB", 81920, 400, 60, reserved=632, sm_clock=1410, mem_clock=1593, fabric="switch",

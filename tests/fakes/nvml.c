@@ -8,3 +8,4 @@
 #include "nvml/processes.h"
 #include "nvml/fields.h"
 #include "nvml/events.h"
+#include "nvml/gpm.h"

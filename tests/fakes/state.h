@@ -21,6 +21,7 @@
 #define FAKE_EVENTS 256
 #define FAKE_CODES 16
 #define FAKE_CPU_WORDS 16
+#define FAKE_GPM 64
 
 /* Flags of a process: it is on the card only as long as it lives; it draws; the driver does not tell its memory. Behind
  * them the MIG instance that it is on, from 1. */
@@ -154,6 +155,11 @@ struct card {
     int32_t link_version;
     int32_t mig_count;
     int32_t link_end[FAKE_LINKS];
+    /* Whether the card has GPM; what each metric says, by its number: negative: not told. */
+    int32_t gpm;
+    int32_t encoder;
+    int32_t decoder;
+    double gpm_values[FAKE_GPM];
 
     /* Ascend: the board and the place of the chip on it; percentages of its parts. */
     int32_t board;
@@ -192,6 +198,7 @@ struct state {
     int32_t fault_count;
     uint64_t calls;
     uint64_t event_count;
+    uint64_t gpm_samples;
     char driver_version[80];
     char library_version[80];
     struct fault faults[FAKE_FAULTS];

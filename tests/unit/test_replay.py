@@ -104,23 +104,21 @@ def test_what_the_parts_of_the_card_do(h100):
     h100.scene("load")
     first, second = asked(
         h100,
-        "backend.health(0).parts.get('tensor')",
-        "__import__('time').sleep(0.15) or {n: round(v) for n, v in backend.health(0).parts.items()}",
+        "backend.health(0).activity",
+        "__import__('time').sleep(1.1) or (lambda a: [a.sm, a.tensor, a.dram, a.fp32])(backend.health(0).activity)",
     )
     assert first == "None", "there is no reading before the first one"
-    parts = ast.literal_eval(second)
-    assert parts["sm"] > 90 and parts["tensor"] > 50
-    assert parts["dram"] < 5 and parts["fp32"] < 5, "the load is one of tensor cores alone"
-    assert (parts["encoder"], parts["decoder"]) == (0, 0)
+    sm, tensor, dram, fp32 = ast.literal_eval(second)
+    assert sm > 90 and tensor > 50
+    assert dram < 5 and fp32 < 5, "the load is one of tensor cores alone"
     assert not h100.missed
 
 
-def test_idle_tensor_cores_are_seen_in_top_and_metrics(make_daemon, h100, tmp_path):
+def test_tensor_cores_in_top_and_metrics(make_daemon, h100, tmp_path):
     h100.scene("load")
     page = tmp_path / "muster.prom"
-    daemon = make_daemon(
-        f'[telemetry]\nhealth_s = 0.2\n[metrics]\ntextfile = "{page}"\ntextfile_s = 0.2\ndcgm_names = true\n', h100.env
-    )
+    metrics = f'[metrics]\ntextfile = "{page}"\ntextfile_s = 0.2\ndcgm_names = true\n'
+    daemon = make_daemon(f"[telemetry]\nhealth_s = 1.2\n{metrics}", h100.env)
 
     def shown():
         text = daemon.cli("top", "-n", "1").stdout
@@ -133,6 +131,5 @@ def test_idle_tensor_cores_are_seen_in_top_and_metrics(make_daemon, h100, tmp_pa
         lambda: page.exists() and "PIPE_TENSOR_ACTIVE{" in (t := page.read_text()) and "FB_FREE{" in t and t
     )
     values = dict(re.findall(r"^(\w+)\{[^}]*\} (\S+)$", text, re.MULTILINE))
-    assert float(values["DCGM_FI_PROF_SM_ACTIVE"]) > 0.9
     free, used, reserved = (float(values[f"DCGM_FI_DEV_FB_{name}"]) for name in ("FREE", "USED", "RESERVED"))
     assert free + used + reserved == pytest.approx(81559, abs=1) and reserved > 400

@@ -11,7 +11,7 @@ from muster.agent.protobuf_times import timestamp
 from muster.agent.telemetry.freshness import latest
 from muster.agent.text import plain
 from muster.probes.cards import visible
-from muster.probes.cards.accelerator import SLOT, Health, Holder, Reading
+from muster.probes.cards.accelerator import SLOT, Activity, Health, Holder, Reading
 from muster.probes.cards.driver import Seen, View
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch import cpus
@@ -102,6 +102,7 @@ def _reading(told: _LastReported, known: dict[int, holders.Who]) -> node_pb2.Car
                 memory_used_bytes=now.mem_used,
                 memory_total_bytes=now.mem_total,
                 power_watts=now.power_w,
+                memory_reserved_bytes=now.mem_reserved,
             )
         )
     if health is not None:
@@ -116,7 +117,7 @@ def _reading(told: _LastReported, known: dict[int, holders.Who]) -> node_pb2.Car
                 fabric_bytes=facts.fabric_bytes,
                 ecc_corrected=facts.ecc_corrected,
                 ecc_uncorrected=facts.ecc_uncorrected,
-                parts=facts.parts,
+                activity=None if facts.activity is None else _activity(facts.activity),
             )
         )
     if there is not None:
@@ -131,3 +132,21 @@ def _reading(told: _LastReported, known: dict[int, holders.Who]) -> node_pb2.Car
                 job_id=plain(who.job_id),
             )
     return message
+
+
+def _activity(of: Activity) -> node_pb2.CardActivity:
+    return node_pb2.CardActivity(
+        seconds=of.over_s,
+        graphics=of.graphics,
+        sm=of.sm,
+        occupancy=of.occupancy,
+        tensor=of.tensor,
+        dram=of.dram,
+        fp64=of.fp64,
+        fp32=of.fp32,
+        fp16=of.fp16,
+        pcie_sent=of.pcie_tx,
+        pcie_received=of.pcie_rx,
+        fabric_sent=of.fabric_tx,
+        fabric_received=of.fabric_rx,
+    )

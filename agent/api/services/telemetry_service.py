@@ -35,7 +35,13 @@ POINTS, MAX_POINTS = 1000, 20_000
 MAX_TOGETHER = 80_000
 #: How the metrics of a row are called where they are those of a card of this kind.
 _OF_CARDS = {
-    NVIDIA: {"util": "gpuUtil", "card_mem": "gpuMemUsage"},
+    NVIDIA: {
+        "util": "gpuUtil",
+        "card_mem": "gpuMemUsage",
+        "sm": "gpuSmUtil",
+        "tensor": "gpuTensorUtil",
+        "dram": "gpuDramUtil",
+    },
     ASCEND: {"util": "npuUtil", "card_mem": "npuMemUsage"},
 }
 _OF_HOSTS = {"cpu": "cpuUsage", "mem": "memUsage", "power": "power"}

@@ -25,11 +25,9 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _SPARK = 16
 #: Columns where the terminal does not tell, and the fewest that are laid out for.
 _WIDTH = 80
+_TENSOR = " TENSOR"
 _HOME, _TO_LINE_END, _TO_SCREEN_END = b"\x1b[H", "\x1b[K", b"\x1b[J"
 _OTHER_SCREEN, _BACK = b"\x1b[?1049h\x1b[?25l", b"\x1b[?25h\x1b[?1049l"
-
-#: What of a card is shown beside its utilization, where a card reports it: 100 % with idle tensor cores is no training.
-_PARTS = ("sm", "tensor", "dram")
 
 _Sparks = dict[int, deque[float | None]]
 
@@ -52,10 +50,10 @@ _Sparks = dict[int, deque[float | None]]
 def top(address: Address, job: str, interval: float, count: int | None, record: str | None, as_json: bool) -> None:
     """Show the activity of cards and ranks, live; Ctrl-C exits.
 
-    Of a card it shows utilization (now and before), memory, power, temperature, and the job that holds it; of NVIDIA
-    cards from Hopper on also how busy multiprocessors, tensor cores and memory were in the last seconds. Of a rank it
-    shows CPU, memory and input/output of its process and all descendants. `-` marks a reading that is not available,
-    SLOW a rank for which its peers wait.
+    Of a card it shows utilization (now and before), memory, power, temperature, and the job that holds it. TENSOR, from
+    NVIDIA's Hopper on, is the share of the last seconds in which its tensor cores worked: a card at 100% whose tensor
+    cores are idle waits, copies, or computes without them. Of a rank it shows CPU, memory and input/output of its
+    process and all descendants. `-` marks a reading that is not available, SLOW a rank for which its peers wait.
     """
     from muster.agent.cli.client.calls import connect, utf8
 
@@ -117,13 +115,12 @@ def screen(now: "telemetry_pb2.GetTelemetryResponse", sparks: _Sparks, width: in
     lines = ["  ".join(head)]
     cards = [card for card in now.cards if card.kind != "slot"]
     if cards:
-        parts = [part for part in _PARTS if any(part in card.reading.parts for card in cards)]
-        more = "".join(f" {part.upper():>6}" for part in parts)
-        lines += [
-            "",
-            f"{'CARD':>4} {'UTIL':>5} {'':<{_SPARK}}{more} {'MEMORY':>13} {'POWER':>9} {'TEMP':>4}  HEALTH   JOB",
-        ]
-        lines += [shorten(_card(card, sparks[card.index], parts), width) for card in cards]
+        # The column takes its room from the curve: the line stays as long as it is.
+        tensor = any(card.reading.activity.HasField("tensor") for card in cards)
+        room, more = (_SPARK - len(_TENSOR), _TENSOR) if tensor else (_SPARK, "")
+        columns = f"{'CARD':>4} {'UTIL':>5}{more} {'':<{room}} {'MEMORY':>13} {'POWER':>9} {'TEMP':>4}  HEALTH   JOB"
+        lines += ["", columns]
+        lines += [shorten(_card(card, list(sparks[card.index])[-room:], room), width) for card in cards]
     for job in now.jobs:
         lines += ["", shorten(_job(job), width)]
         if job.ranks:
@@ -140,9 +137,13 @@ def spark(values: Sequence[float | None]) -> str:
     return "".join(" " if v is None else _BARS[max(1, min(top_bar, round(v / 100 * top_bar)))] for v in values)
 
 
-def _card(card: "node_pb2.Card", values: Sequence[float | None], parts: Sequence[str]) -> str:
+def _card(card: "node_pb2.Card", values: Sequence[float | None], room: int) -> str:
+    """`room`: columns of the curve; what it has less than all of them is the tensor cores'."""
     r = card.reading
     util = f"{r.utilization:.0f}%" if r.HasField("utilization") else "-"
+    if room < _SPARK:
+        tensor = f"{r.activity.tensor:.0f}%" if r.activity.HasField("tensor") else "-"
+        util = f"{util:>5}{tensor:>{len(_TENSOR)}}"
     memory = "-"
     if r.HasField("memory_used_bytes"):
         total = r.memory_total_bytes if r.HasField("memory_total_bytes") else card.memory_bytes
@@ -151,9 +152,7 @@ def _card(card: "node_pb2.Card", values: Sequence[float | None], parts: Sequence
     if r.HasField("power_limit_watts"):
         power += f"/{r.power_limit_watts:.0f}"
     temperature = f"{r.temperature:.0f}C" if r.HasField("temperature") else "-"
-    told = [f"{r.parts[part]:.0f}%" if part in r.parts else "-" for part in parts]
-    more = "".join(f" {percent:>6}" for percent in told)
-    line = f"{card.index:>4} {util:>5} {spark(values):>{_SPARK}}{more} {memory:>13} {power + 'W':>9} {temperature:>4}"
+    line = f"{card.index:>4} {util:>5} {spark(values):>{room}} {memory:>13} {power + 'W':>9} {temperature:>4}"
     return f"{line}  {card.health:<8} {clean(card.job_id) or 'free'}"
 
 

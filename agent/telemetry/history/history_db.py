@@ -30,7 +30,9 @@ from muster.agent.telemetry.history.history_rows import (
 from muster.probes.kernel.dataclass import dataclass
 
 #: `PRAGMA user_version` of this layout.
-FORMAT = 1
+FORMAT = 2
+#: What a format has more than the one before: METRICS, at the end of both rings.
+_ADDED = {2: ("sm", "tensor", "dram")}
 #: Bytes of the write-ahead log before it is put into the database, and at most an eighth of the bound.
 _LOG_BYTES = 4 << 20
 #: Seconds to wait for another process that has the file open.
@@ -180,6 +182,8 @@ class Database:
             c.execute("PRAGMA auto_vacuum = INCREMENTAL")
             c.execute("PRAGMA journal_mode = WAL").fetchall()
             c.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+        elif version in range(1, FORMAT):
+            self._grow(version)
         elif version != FORMAT:
             raise DamagedHistory(f"is of format {version}, this version reads {FORMAT}")
         c.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -196,6 +200,14 @@ class Database:
         )
         for number, minute in minutes:
             self._unthinned.setdefault(minute, set()).add(number)
+
+    def _grow(self, version: int) -> None:
+        """Adds what a later format has more; older rows have no values there."""
+        added = [metric for number in range(version + 1, FORMAT + 1) for metric in _ADDED[number]]
+        columns = [("fresh", metric) for metric in added]
+        columns += [("thin", f"{metric}{end}") for metric in added for end in ("", "_least", "_most")]
+        sql = " ".join(f"ALTER TABLE {table} ADD COLUMN {column} REAL;" for table, column in columns)
+        self.connection.executescript(f"BEGIN IMMEDIATE; {sql} PRAGMA user_version = {FORMAT}; COMMIT;")
 
     def _parts(
         self, rows: Mapping[SeriesKey, Sequence[Row]], until: float

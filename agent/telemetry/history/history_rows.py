@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from muster.probes.kernel.dataclass import dataclass
 
-#: What a row says, in this order: percent, percent, percent, percent, watts.
-METRICS = ("cpu", "mem", "util", "card_mem", "power")
-CPU, MEM, UTIL, CARD_MEM, POWER = range(5)
+#: What a row says, in this order: percent, but `power` in watts. The last three are those of Activity.
+METRICS = ("cpu", "mem", "util", "card_mem", "power", "sm", "tensor", "dram")
+CPU, MEM, UTIL, CARD_MEM, POWER, SM, TENSOR, DRAM = range(8)
 #: Seconds that are kept at full rate, and seconds per row after that.
 FRESH_S, THIN_S = 3600.0, 60.0
 

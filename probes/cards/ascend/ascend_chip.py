@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from muster.probes.cards.accelerator import Card, DriverError, Health, Holder, Reading, Trouble
+from muster.probes.cards.accelerator import Card, DriverError, HbmLife, Health, Holder, Reading, Trouble
 from muster.probes.cards.ascend.ascend_network import Network
 from muster.probes.cards.ascend.ascend_numbers import Seat
 from muster.probes.cards.ascend.dcmi import ChipFault, Dcmi
@@ -117,6 +117,7 @@ class Chip:
         temperature = asking("temperature", partial(self._dcmi.ask_int, "temperature", self.seat))
         clock = asking("clock", partial(self._dcmi.ask_int, "frequency", self.seat, _AICORE_CLOCK))
         ecc = asking("ecc", self._ecc)
+        hundredths = asking("voltage", partial(self._dcmi.ask_int, "voltage", self.seat), minor=True)
         boot = asking("boot", partial(self._dcmi.ask_int, "boot", self.seat))
         parts = {part: asking(part, partial(self._share, part)) for part in _PARTS}
         fabric = asking("port", self._port, minor=True)
@@ -148,6 +149,8 @@ class Chip:
             npu_network=network,
             npu_boot=boot,
             npu_link_up=link_up,
+            npu_voltage=hundredths / 100 if hundredths else None,
+            npu_hbm_life=_life(ecc) if ecc else None,
             parts={part: share for part, share in parts.items() if share is not None},
         )
 
@@ -248,6 +251,10 @@ class _Asking:
         """Raises DriverError if the driver reported nothing, and not because the chip has no such readings."""
         if self._failed is not None and not self._told:
             raise self._failed
+
+
+def _life(ecc: EccInfo) -> HbmLife:
+    return HbmLife(ecc.total_single, ecc.total_double, ecc.isolated_single, ecc.isolated_double)
 
 
 def _percent(value: int) -> float | None:

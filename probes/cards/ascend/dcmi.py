@@ -49,6 +49,7 @@ _FUNCTIONS = {
     "power": ("dcmi_get_device_power_info", "dcmiv2_get_device_power_info"),
     "frequency": ("dcmi_get_device_frequency", "dcmiv2_get_device_frequency"),
     "hbm": ("dcmi_get_device_hbm_info", "dcmiv2_get_device_hbm_info"),
+    "voltage": ("dcmi_get_device_voltage", "dcmiv2_get_device_voltage"),
     "ecc": ("dcmi_get_device_ecc_info", "dcmiv2_get_device_ecc_info"),
     "network": ("dcmi_get_device_network_health", "dcmiv2_get_device_network_health"),
     "port": ("dcmi_get_netdev_pkt_stats_info", "dcmiv2_get_netdev_pkt_stats_info"),

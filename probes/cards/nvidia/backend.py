@@ -10,7 +10,7 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.probes.calls.call_threads import AskEach, in_turn
 from muster.probes.cards.accelerator import (
@@ -28,17 +28,21 @@ from muster.probes.cards.nvidia import nvidia_card, nvidia_health, nvidia_mig
 from muster.probes.cards.nvidia.nvidia_calls import (
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
+    MISMATCH,
     NO_PERMISSION,
     NOT_SUPPORTED,
     UNINITIALIZED,
     VERSION_MISMATCH,
     Nvml,
     load,
+    reload,
     trouble,
 )
 from muster.probes.cards.nvidia.nvidia_events import Listener
-from muster.probes.cards.nvidia.nvidia_gpm import Gpm
 from muster.probes.kernel.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from muster.probes.cards.nvidia.nvidia_gpm import Gpm
 
 #: Version of nvmlMemory_v2_t, whose `used` leaves out what the driver keeps for itself.
 _MEMORY_V2 = 0x02000028
@@ -58,7 +62,7 @@ class _Session:
 
     nvml: Nvml
     listener: Listener
-    gpm: Gpm
+    gpm: "Gpm"
     handles: dict[int, Any] = field(default_factory=dict)
     buses: dict[int, str] = field(default_factory=dict)
     instances: dict[int, nvidia_mig.MigInstance] = field(default_factory=dict)
@@ -87,7 +91,8 @@ class _Session:
         return handle
 
     def memory(self, handle: Any) -> tuple[int | None, int | None, int | None]:
-        """Used, total, reserved bytes. This call goes to the card itself: a card that does not answer is in trouble."""
+        """Used and total bytes, and those of the driver where it does not count them as used. This call goes to
+        the card itself: a card that does not answer it is in trouble."""
         try:
             if self.memory_v2:
                 try:
@@ -121,7 +126,15 @@ class Nvidia(Backend):
         with self._lock:
             if self._session is None:
                 nvml = Nvml(load())
-                nvml.ask("nvmlInit", of_driver=True)
+                from muster.probes.cards.nvidia.nvidia_gpm import Gpm  # of no use on a host without NVML
+
+                try:
+                    nvml.ask("nvmlInit", of_driver=True)
+                except DriverError as error:
+                    # After an update the library that this process loaded is of no use any more.
+                    if error.number != MISMATCH or not reload(nvml.module):
+                        raise
+                    nvml.ask("nvmlInit", of_driver=True)
                 self._session = _Session(nvml, Listener(nvml), Gpm(nvml))
 
     def close(self) -> None:
@@ -134,6 +147,7 @@ class Nvidia(Backend):
                     session.nvml.ask("nvmlShutdown")
                 except DriverError:
                     pass  # a driver that was removed has nothing to free
+                session.nvml.closed = True
 
     def version(self) -> str:
         return self._open().nvml.maybe("nvmlSystemGetDriverVersion") or ""
@@ -173,20 +187,24 @@ class Nvidia(Backend):
             mem_util=None if util is None else float(util.memory),
             mem_used=used,
             mem_total=total,
-            mem_reserved=reserved,
             power_w=None if power is None else power / 1000,
+            mem_reserved=reserved,
         )
 
     def health(self, index: int) -> Health:
         session = self._open()
+        handle = session.handle(index)
         instance = session.instances.get(index)
         if instance is None:
-            handle = session.handle(index)
-            return nvidia_health.health(session.nvml, handle, session.gpm.metrics(index, handle))
-        # It is its card that has a temperature, errors and links.
-        session.handle(index)  # is it still there?
-        of_card = session.handle(instance.parent)
-        return nvidia_health.activity(Health(), session.gpm.metrics(index, of_card, instance.gpu_instance))
+            # First, as a card that is lost refuses this, and is asked nothing more.
+            facts = nvidia_health.health(session.nvml, handle)
+            return replace(facts, activity=session.gpm.look(index, index, handle))
+        # Of an instance it is its card that has a temperature, errors and links.
+        number = session.nvml.maybe("nvmlDeviceGetGpuInstanceId", handle)
+        if number is None:
+            return Health()
+        parent = session.handle(instance.parent)
+        return Health(activity=session.gpm.look(index, instance.parent, parent, instance.uuid, number))
 
     def holders(self, index: int) -> list[Holder]:
         """The pids are those that NVML tells: of the caller's namespace, or of the host's with older drivers."""

@@ -1,6 +1,8 @@
 """NVML's calls, each by its name: which return codes are an answer, which are a trouble, and what helps."""
 
 import ctypes
+import itertools
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -34,8 +36,7 @@ _DRIVER = {
     DRIVER_NOT_LOADED: "load the nvidia kernel module (dmesg says why it is not)",
     LIBRARY_NOT_FOUND: f"{LIBRARY} is not found: install the driver's libraries, or give the container the `utility` "
     "capability",
-    MISMATCH: "the kernel module is of another version than the libraries: reload it, or reboot; libraries that were "
-    "upgraded need a restart of musterd",
+    MISMATCH: "the kernel module is of another version than the libraries: reload it, or reboot",
 }
 #: What helps where it is one card.
 _CARD = {
@@ -68,15 +69,60 @@ def load() -> Any:
     return pynvml
 
 
+def reload(module: Any) -> bool:
+    """Has the module `pynvml` use the library that is on the disk, where the loaded one was replaced there (an update
+    of the driver). The old one stays loaded, as a thread may be in it. Returns whether there was another."""
+    replaced = _replaced()
+    if not replaced:
+        return False
+    try:
+        library = ctypes.CDLL(replaced)
+    except OSError:
+        return False
+    module._nvmlGetFunctionPointer_cache.clear()
+    module.nvmlLib = library
+    return True
+
+
+#: Where the loader knows a library by its path, it gives the loaded one for the same path: each one gets another.
+_reloaded = itertools.count(1)
+
+
+def _replaced() -> str:
+    """Path of the library, where none of those that are loaded is this file; "" where one is, or none is found."""
+    loaded: dict[str, set[int]] = {}
+    name = LIBRARY.removesuffix(".1")
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            for line in maps:
+                parts = line.rstrip("\n").split(maxsplit=5)
+                if len(parts) == 6 and os.path.basename(parts[5]).startswith(name):
+                    loaded.setdefault(os.path.dirname(parts[5]), set()).add(int(parts[4]))
+    except (OSError, ValueError):
+        return ""
+    for folder, inodes in loaded.items():
+        try:
+            there = os.stat(os.path.join(folder, LIBRARY)).st_ino
+        except OSError:
+            continue  # in the middle of an update, say
+        if there not in inodes:
+            return os.path.join(folder, "./" * next(_reloaded) + LIBRARY)
+    return ""
+
+
 class Nvml:
     """NVML's functions by their names in pynvml. A function missing in an older pynvml counts as missing in the
     library."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
+        #: From then on nothing is asked: the module's library may be another one, to which no handle of this belongs.
+        self.closed = False
 
     def ask(self, name: str, *args: Any, of_driver: bool = False) -> Any:
         """What the call says. Raises DriverError for every code but success."""
+        if self.closed:
+            raise trouble(UNINITIALIZED)
         function = getattr(self.module, name, None)
         if function is None:
             raise trouble(FUNCTION_NOT_FOUND, f"this version of nvidia-ml-py has no {name}")
@@ -90,6 +136,8 @@ class Nvml:
     def maybe(self, name: str, *args: Any) -> Any:
         """What the call says, None where this one thing is not told. Raises DriverError for what is about more than
         that: the card is lost or needs a reset, the driver was unloaded."""
+        if self.closed:
+            raise trouble(UNINITIALIZED)
         function = getattr(self.module, name, None)
         if function is None:
             return None

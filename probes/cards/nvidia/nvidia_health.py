@@ -1,21 +1,16 @@
 """The slow readings of an NVIDIA card."""
 
 import ctypes
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from muster.probes.cards.accelerator import Health, Remapped
 from muster.probes.cards.nvidia.nvidia_calls import Nvml
 from muster.probes.cards.nvidia.nvidia_card import links
-from muster.probes.cards.nvidia.nvidia_gpm import PARTS, RATES
 
 #: nvmlClockType_t, nvmlMemoryErrorType_t, nvmlEccCounterType_t, nvmlMemoryLocation_t.
 _SM, _MEM, _CORRECTED, _UNCORRECTED, _VOLATILE, _DRAM, _SRAM = 1, 2, 0, 1, 0, 2, 7
 #: Of GetFieldValues: temperature of the memory, recovery action; KiB and bytes over NVLink, sent and received.
 _MEMORY_TEMP, _RECOVERY, _DATA_TX, _DATA_RX, _BYTES_TX, _BYTES_RX = 82, 230, 138, 139, 202, 204
-_MIB = 1 << 20
-_CODECS = (("encoder", "nvmlDeviceGetEncoderUtilization"), ("decoder", "nvmlDeviceGetDecoderUtilization"))
 #: The scope for "all links together".
 _ALL_LINKS = 0xFFFFFFFF
 _FIELDS = (
@@ -31,9 +26,8 @@ _BANDWIDTH, _DEGRADED, _FULL = 0x3, 1, 2
 _HEALTHY, _LIMITED = 1, 3
 
 
-def health(nvml: Nvml, handle: Any, gpm: Mapping[int, float]) -> Health:
-    """Raises DriverError where the card is lost or must be reset, or if the driver was unloaded. `gpm`: see
-    nvidia_gpm."""
+def health(nvml: Nvml, handle: Any) -> Health:
+    """Raises DriverError where the card is lost or must be reset, or if the driver was unloaded."""
     fields = nvml.fields(handle, _FIELDS)
     limit = nvml.maybe("nvmlDeviceGetEnforcedPowerLimit", handle)
     ecc = nvml.maybe("nvmlDeviceGetEccMode", handle)
@@ -42,12 +36,14 @@ def health(nvml: Nvml, handle: Any, gpm: Mapping[int, float]) -> Health:
     state, status, summary = _fabric(nvml, handle)
     recovery = fields.get(_RECOVERY)
     memory_temp = fields.get(_MEMORY_TEMP)
-    facts = Health(
+    return Health(
         power_limit_w=None if limit is None else limit / 1000,
         temp_c=_temperature(nvml, handle),
         mem_temp_c=float(memory_temp) if memory_temp else None,  # 0: there is no sensor
         sm_clock_mhz=_number(nvml.maybe("nvmlDeviceGetClockInfo", handle, _SM)),
         mem_clock_mhz=_number(nvml.maybe("nvmlDeviceGetClockInfo", handle, _MEM)),
+        encoder=_first(nvml.maybe("nvmlDeviceGetEncoderUtilization", handle)),
+        decoder=_first(nvml.maybe("nvmlDeviceGetDecoderUtilization", handle)),
         energy_mj=nvml.maybe("nvmlDeviceGetTotalEnergyConsumption", handle),
         fabric_bytes=_fabric_bytes(fields),
         pcie_replay=nvml.maybe("nvmlDeviceGetPcieReplayCounter", handle),
@@ -70,19 +66,15 @@ def health(nvml: Nvml, handle: Any, gpm: Mapping[int, float]) -> Health:
         fabric_status=status,
         fabric_health=summary,
     )
-    codecs = {name: float(told[0]) for name, call in _CODECS if (told := nvml.maybe(call, handle)) is not None}
-    return activity(replace(facts, parts=codecs), gpm)
-
-
-def activity(facts: Health, gpm: Mapping[int, float]) -> Health:
-    """With what the parts of the card did."""
-    parts = {name: gpm[number] for number, name in PARTS.items() if number in gpm}
-    rates = {name: gpm[number] * _MIB for number, name in RATES.items() if number in gpm}
-    return replace(facts, parts={**facts.parts, **parts}, rates=rates)
 
 
 def _number(value: int | None) -> float | None:
     return None if value is None else float(value)
+
+
+def _first(told: Any) -> float | None:
+    """Percent of [percent, period]."""
+    return None if told is None else float(told[0])
 
 
 def _temperature(nvml: Nvml, handle: Any) -> float | None:

@@ -21,8 +21,6 @@ class MigInstance:
     parent: int
     number: int
     uuid: str
-    #: NVML's id of the GPU instance that it is, or is a part of.
-    gpu_instance: int | None = None
 
 
 def index(parent: int, number: int) -> int:
@@ -54,7 +52,7 @@ def instances(nvml: Nvml, handle: Any, card: Card) -> dict[int, tuple[MigInstanc
             ),
             parent=card.index,
         )
-        found[own.index] = (MigInstance(card.index, number, uuid, own.numbers.gpu_instance), own)
+        found[own.index] = (MigInstance(card.index, number, uuid), own)
     return found
 
 

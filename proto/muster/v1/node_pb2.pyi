@@ -475,26 +475,6 @@ class CardReading(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    @_typing.final
-    class PartsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.float
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.float = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
     AT_FIELD_NUMBER: _builtins.int
     UTILIZATION_FIELD_NUMBER: _builtins.int
     MEMORY_UTILIZATION_FIELD_NUMBER: _builtins.int
@@ -511,7 +491,8 @@ class CardReading(_message.Message):
     ECC_UNCORRECTED_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
     PROCESSES_KNOWN_FIELD_NUMBER: _builtins.int
-    PARTS_FIELD_NUMBER: _builtins.int
+    ACTIVITY_FIELD_NUMBER: _builtins.int
+    MEMORY_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
     utilization: _builtins.float
     """Percent."""
     memory_utilization: _builtins.float
@@ -529,6 +510,8 @@ class CardReading(_message.Message):
     ecc_corrected: _builtins.int
     ecc_uncorrected: _builtins.int
     processes_known: _builtins.bool
+    memory_reserved_bytes: _builtins.int
+    """What the driver keeps for itself, which is neither used nor free."""
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -536,12 +519,7 @@ class CardReading(_message.Message):
         """Processes on the card; empty if there are none, or if they are unknown (`processes_known`)."""
 
     @_builtins.property
-    def parts(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Percent, by the part of the card: of an NVIDIA card from Hopper on "graphics", "sm", "occupancy", "tensor", "dram",
-        "fp64", "fp32", "fp16", each the mean since the reading before, and "encoder", "decoder"; of an Ascend chip "aicore",
-        "vector", "aicpu", "ctrlcpu", "hbm_bandwidth", "overall". What the driver does not report is not there.
-        """
-
+    def activity(self) -> Global___CardActivity: ...
     def __init__(
         self,
         *,
@@ -561,11 +539,12 @@ class CardReading(_message.Message):
         ecc_uncorrected: _builtins.int | None = ...,
         processes: _abc.Iterable[Global___CardProcess] | None = ...,
         processes_known: _builtins.bool = ...,
-        parts: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        activity: Global___CardActivity | None = ...,
+        memory_reserved_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ecc_corrected", b"_ecc_corrected", "_ecc_uncorrected", b"_ecc_uncorrected", "_fabric_bytes", b"_fabric_bytes", "_memory_clock_mhz", b"_memory_clock_mhz", "_memory_temperature", b"_memory_temperature", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_memory_utilization", b"_memory_utilization", "_power_limit_watts", b"_power_limit_watts", "_power_watts", b"_power_watts", "_sm_clock_mhz", b"_sm_clock_mhz", "_temperature", b"_temperature", "_utilization", b"_utilization", "at", b"at", "ecc_corrected", b"ecc_corrected", "ecc_uncorrected", b"ecc_uncorrected", "fabric_bytes", b"fabric_bytes", "memory_clock_mhz", b"memory_clock_mhz", "memory_temperature", b"memory_temperature", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "memory_utilization", b"memory_utilization", "power_limit_watts", b"power_limit_watts", "power_watts", b"power_watts", "sm_clock_mhz", b"sm_clock_mhz", "temperature", b"temperature", "utilization", b"utilization"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ecc_corrected", b"_ecc_corrected", "_ecc_uncorrected", b"_ecc_uncorrected", "_fabric_bytes", b"_fabric_bytes", "_memory_clock_mhz", b"_memory_clock_mhz", "_memory_reserved_bytes", b"_memory_reserved_bytes", "_memory_temperature", b"_memory_temperature", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_memory_utilization", b"_memory_utilization", "_power_limit_watts", b"_power_limit_watts", "_power_watts", b"_power_watts", "_sm_clock_mhz", b"_sm_clock_mhz", "_temperature", b"_temperature", "_utilization", b"_utilization", "activity", b"activity", "at", b"at", "ecc_corrected", b"ecc_corrected", "ecc_uncorrected", b"ecc_uncorrected", "fabric_bytes", b"fabric_bytes", "memory_clock_mhz", b"memory_clock_mhz", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_temperature", b"memory_temperature", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "memory_utilization", b"memory_utilization", "power_limit_watts", b"power_limit_watts", "power_watts", b"power_watts", "sm_clock_mhz", b"sm_clock_mhz", "temperature", b"temperature", "utilization", b"utilization"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ecc_corrected", b"_ecc_corrected", "_ecc_uncorrected", b"_ecc_uncorrected", "_fabric_bytes", b"_fabric_bytes", "_memory_clock_mhz", b"_memory_clock_mhz", "_memory_temperature", b"_memory_temperature", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_memory_utilization", b"_memory_utilization", "_power_limit_watts", b"_power_limit_watts", "_power_watts", b"_power_watts", "_sm_clock_mhz", b"_sm_clock_mhz", "_temperature", b"_temperature", "_utilization", b"_utilization", "at", b"at", "ecc_corrected", b"ecc_corrected", "ecc_uncorrected", b"ecc_uncorrected", "fabric_bytes", b"fabric_bytes", "memory_clock_mhz", b"memory_clock_mhz", "memory_temperature", b"memory_temperature", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "memory_utilization", b"memory_utilization", "parts", b"parts", "power_limit_watts", b"power_limit_watts", "power_watts", b"power_watts", "processes", b"processes", "processes_known", b"processes_known", "sm_clock_mhz", b"sm_clock_mhz", "temperature", b"temperature", "utilization", b"utilization"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ecc_corrected", b"_ecc_corrected", "_ecc_uncorrected", b"_ecc_uncorrected", "_fabric_bytes", b"_fabric_bytes", "_memory_clock_mhz", b"_memory_clock_mhz", "_memory_reserved_bytes", b"_memory_reserved_bytes", "_memory_temperature", b"_memory_temperature", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_memory_utilization", b"_memory_utilization", "_power_limit_watts", b"_power_limit_watts", "_power_watts", b"_power_watts", "_sm_clock_mhz", b"_sm_clock_mhz", "_temperature", b"_temperature", "_utilization", b"_utilization", "activity", b"activity", "at", b"at", "ecc_corrected", b"ecc_corrected", "ecc_uncorrected", b"ecc_uncorrected", "fabric_bytes", b"fabric_bytes", "memory_clock_mhz", b"memory_clock_mhz", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_temperature", b"memory_temperature", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "memory_utilization", b"memory_utilization", "power_limit_watts", b"power_limit_watts", "power_watts", b"power_watts", "processes", b"processes", "processes_known", b"processes_known", "sm_clock_mhz", b"sm_clock_mhz", "temperature", b"temperature", "utilization", b"utilization"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ecc_corrected: _TypeAlias = _typing.Literal["ecc_corrected"]  # noqa: Y015
     _WhichOneofArgType__ecc_corrected: _TypeAlias = _typing.Literal["_ecc_corrected", b"_ecc_corrected"]  # noqa: Y015
@@ -575,6 +554,8 @@ class CardReading(_message.Message):
     _WhichOneofArgType__fabric_bytes: _TypeAlias = _typing.Literal["_fabric_bytes", b"_fabric_bytes"]  # noqa: Y015
     _WhichOneofReturnType__memory_clock_mhz: _TypeAlias = _typing.Literal["memory_clock_mhz"]  # noqa: Y015
     _WhichOneofArgType__memory_clock_mhz: _TypeAlias = _typing.Literal["_memory_clock_mhz", b"_memory_clock_mhz"]  # noqa: Y015
+    _WhichOneofReturnType__memory_reserved_bytes: _TypeAlias = _typing.Literal["memory_reserved_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_reserved_bytes: _TypeAlias = _typing.Literal["_memory_reserved_bytes", b"_memory_reserved_bytes"]  # noqa: Y015
     _WhichOneofReturnType__memory_temperature: _TypeAlias = _typing.Literal["memory_temperature"]  # noqa: Y015
     _WhichOneofArgType__memory_temperature: _TypeAlias = _typing.Literal["_memory_temperature", b"_memory_temperature"]  # noqa: Y015
     _WhichOneofReturnType__memory_total_bytes: _TypeAlias = _typing.Literal["memory_total_bytes"]  # noqa: Y015
@@ -602,6 +583,8 @@ class CardReading(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_clock_mhz) -> _WhichOneofReturnType__memory_clock_mhz | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_reserved_bytes) -> _WhichOneofReturnType__memory_reserved_bytes | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_temperature) -> _WhichOneofReturnType__memory_temperature | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_total_bytes) -> _WhichOneofReturnType__memory_total_bytes | None: ...
@@ -621,6 +604,112 @@ class CardReading(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization) -> _WhichOneofReturnType__utilization | None: ...
 
 Global___CardReading: _TypeAlias = CardReading  # noqa: Y015
+
+@_typing.final
+class CardActivity(_message.Message):
+    """What the parts of a card did, as means over `seconds` before `CardReading.at` (NVIDIA from Hopper on). Percent; bytes
+    per second. A card whose `utilization` is 100 may have idle tensor cores.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECONDS_FIELD_NUMBER: _builtins.int
+    GRAPHICS_FIELD_NUMBER: _builtins.int
+    SM_FIELD_NUMBER: _builtins.int
+    OCCUPANCY_FIELD_NUMBER: _builtins.int
+    TENSOR_FIELD_NUMBER: _builtins.int
+    DRAM_FIELD_NUMBER: _builtins.int
+    FP64_FIELD_NUMBER: _builtins.int
+    FP32_FIELD_NUMBER: _builtins.int
+    FP16_FIELD_NUMBER: _builtins.int
+    PCIE_SENT_FIELD_NUMBER: _builtins.int
+    PCIE_RECEIVED_FIELD_NUMBER: _builtins.int
+    FABRIC_SENT_FIELD_NUMBER: _builtins.int
+    FABRIC_RECEIVED_FIELD_NUMBER: _builtins.int
+    seconds: _builtins.float
+    graphics: _builtins.float
+    sm: _builtins.float
+    occupancy: _builtins.float
+    tensor: _builtins.float
+    dram: _builtins.float
+    fp64: _builtins.float
+    fp32: _builtins.float
+    fp16: _builtins.float
+    pcie_sent: _builtins.float
+    pcie_received: _builtins.float
+    fabric_sent: _builtins.float
+    fabric_received: _builtins.float
+    def __init__(
+        self,
+        *,
+        seconds: _builtins.float = ...,
+        graphics: _builtins.float | None = ...,
+        sm: _builtins.float | None = ...,
+        occupancy: _builtins.float | None = ...,
+        tensor: _builtins.float | None = ...,
+        dram: _builtins.float | None = ...,
+        fp64: _builtins.float | None = ...,
+        fp32: _builtins.float | None = ...,
+        fp16: _builtins.float | None = ...,
+        pcie_sent: _builtins.float | None = ...,
+        pcie_received: _builtins.float | None = ...,
+        fabric_sent: _builtins.float | None = ...,
+        fabric_received: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dram", b"_dram", "_fabric_received", b"_fabric_received", "_fabric_sent", b"_fabric_sent", "_fp16", b"_fp16", "_fp32", b"_fp32", "_fp64", b"_fp64", "_graphics", b"_graphics", "_occupancy", b"_occupancy", "_pcie_received", b"_pcie_received", "_pcie_sent", b"_pcie_sent", "_sm", b"_sm", "_tensor", b"_tensor", "dram", b"dram", "fabric_received", b"fabric_received", "fabric_sent", b"fabric_sent", "fp16", b"fp16", "fp32", b"fp32", "fp64", b"fp64", "graphics", b"graphics", "occupancy", b"occupancy", "pcie_received", b"pcie_received", "pcie_sent", b"pcie_sent", "sm", b"sm", "tensor", b"tensor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dram", b"_dram", "_fabric_received", b"_fabric_received", "_fabric_sent", b"_fabric_sent", "_fp16", b"_fp16", "_fp32", b"_fp32", "_fp64", b"_fp64", "_graphics", b"_graphics", "_occupancy", b"_occupancy", "_pcie_received", b"_pcie_received", "_pcie_sent", b"_pcie_sent", "_sm", b"_sm", "_tensor", b"_tensor", "dram", b"dram", "fabric_received", b"fabric_received", "fabric_sent", b"fabric_sent", "fp16", b"fp16", "fp32", b"fp32", "fp64", b"fp64", "graphics", b"graphics", "occupancy", b"occupancy", "pcie_received", b"pcie_received", "pcie_sent", b"pcie_sent", "seconds", b"seconds", "sm", b"sm", "tensor", b"tensor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__dram: _TypeAlias = _typing.Literal["dram"]  # noqa: Y015
+    _WhichOneofArgType__dram: _TypeAlias = _typing.Literal["_dram", b"_dram"]  # noqa: Y015
+    _WhichOneofReturnType__fabric_received: _TypeAlias = _typing.Literal["fabric_received"]  # noqa: Y015
+    _WhichOneofArgType__fabric_received: _TypeAlias = _typing.Literal["_fabric_received", b"_fabric_received"]  # noqa: Y015
+    _WhichOneofReturnType__fabric_sent: _TypeAlias = _typing.Literal["fabric_sent"]  # noqa: Y015
+    _WhichOneofArgType__fabric_sent: _TypeAlias = _typing.Literal["_fabric_sent", b"_fabric_sent"]  # noqa: Y015
+    _WhichOneofReturnType__fp16: _TypeAlias = _typing.Literal["fp16"]  # noqa: Y015
+    _WhichOneofArgType__fp16: _TypeAlias = _typing.Literal["_fp16", b"_fp16"]  # noqa: Y015
+    _WhichOneofReturnType__fp32: _TypeAlias = _typing.Literal["fp32"]  # noqa: Y015
+    _WhichOneofArgType__fp32: _TypeAlias = _typing.Literal["_fp32", b"_fp32"]  # noqa: Y015
+    _WhichOneofReturnType__fp64: _TypeAlias = _typing.Literal["fp64"]  # noqa: Y015
+    _WhichOneofArgType__fp64: _TypeAlias = _typing.Literal["_fp64", b"_fp64"]  # noqa: Y015
+    _WhichOneofReturnType__graphics: _TypeAlias = _typing.Literal["graphics"]  # noqa: Y015
+    _WhichOneofArgType__graphics: _TypeAlias = _typing.Literal["_graphics", b"_graphics"]  # noqa: Y015
+    _WhichOneofReturnType__occupancy: _TypeAlias = _typing.Literal["occupancy"]  # noqa: Y015
+    _WhichOneofArgType__occupancy: _TypeAlias = _typing.Literal["_occupancy", b"_occupancy"]  # noqa: Y015
+    _WhichOneofReturnType__pcie_received: _TypeAlias = _typing.Literal["pcie_received"]  # noqa: Y015
+    _WhichOneofArgType__pcie_received: _TypeAlias = _typing.Literal["_pcie_received", b"_pcie_received"]  # noqa: Y015
+    _WhichOneofReturnType__pcie_sent: _TypeAlias = _typing.Literal["pcie_sent"]  # noqa: Y015
+    _WhichOneofArgType__pcie_sent: _TypeAlias = _typing.Literal["_pcie_sent", b"_pcie_sent"]  # noqa: Y015
+    _WhichOneofReturnType__sm: _TypeAlias = _typing.Literal["sm"]  # noqa: Y015
+    _WhichOneofArgType__sm: _TypeAlias = _typing.Literal["_sm", b"_sm"]  # noqa: Y015
+    _WhichOneofReturnType__tensor: _TypeAlias = _typing.Literal["tensor"]  # noqa: Y015
+    _WhichOneofArgType__tensor: _TypeAlias = _typing.Literal["_tensor", b"_tensor"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dram) -> _WhichOneofReturnType__dram | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fabric_received) -> _WhichOneofReturnType__fabric_received | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fabric_sent) -> _WhichOneofReturnType__fabric_sent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fp16) -> _WhichOneofReturnType__fp16 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fp32) -> _WhichOneofReturnType__fp32 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fp64) -> _WhichOneofReturnType__fp64 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__graphics) -> _WhichOneofReturnType__graphics | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__occupancy) -> _WhichOneofReturnType__occupancy | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pcie_received) -> _WhichOneofReturnType__pcie_received | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pcie_sent) -> _WhichOneofReturnType__pcie_sent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sm) -> _WhichOneofReturnType__sm | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tensor) -> _WhichOneofReturnType__tensor | None: ...
+
+Global___CardActivity: _TypeAlias = CardActivity  # noqa: Y015
 
 @_typing.final
 class CardProcess(_message.Message):

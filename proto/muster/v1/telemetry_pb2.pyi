@@ -276,7 +276,9 @@ Global___GetHistoryResponse: _TypeAlias = GetHistoryResponse  # noqa: Y015
 
 @_typing.final
 class Series(_message.Message):
-    """`metric` is one of cpuUsage, memUsage, gpuUtil, gpuMemUsage, npuUtil, npuMemUsage (all in percent), power (watts)."""
+    """`metric` is one of cpuUsage, memUsage, gpuUtil, gpuMemUsage, npuUtil, npuMemUsage, gpuSmUtil, gpuTensorUtil,
+    gpuDramUtil (all in percent), power (watts).
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -67,7 +67,9 @@ API int nvmlDeviceGetUtilizationRates(struct device *device, unsigned *rates)
 API int nvmlDeviceGetEncoderUtilization(struct device *device, unsigned *util, unsigned *period_us)
 {
     REACH
-    *util = 0;
+    if (NOW(card->mig) == 1)
+        return UNSUPPORTED;
+    *util = (unsigned)NOW(card->encoder);
     *period_us = 167000;
     return OK;
 }
@@ -75,7 +77,9 @@ API int nvmlDeviceGetEncoderUtilization(struct device *device, unsigned *util, u
 API int nvmlDeviceGetDecoderUtilization(struct device *device, unsigned *util, unsigned *period_us)
 {
     REACH
-    *util = 0;
+    if (NOW(card->mig) == 1)
+        return UNSUPPORTED;
+    *util = (unsigned)NOW(card->decoder);
     *period_us = 167000;
     return OK;
 }

@@ -27,7 +27,19 @@ from muster.agent.metrics.exporter import Metrics
 from muster.agent.metrics.loop_lag import BOUNDS, LoopLag
 from muster.agent.node.conditions import Condition
 from muster.agent.telemetry import freshness
-from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card, Health, Holder, Reading, Remapped, Trouble
+from muster.probes.cards.accelerator import (
+    ASCEND,
+    NVIDIA,
+    Activity,
+    Card,
+    HbmLife,
+    Health,
+    Holder,
+    Numbers,
+    Reading,
+    Remapped,
+    Trouble,
+)
 from muster.probes.cards.driver import Seen, Sick, View
 from muster.probes.checks.result import Action, CheckResult, Status
 from muster.supervisors.model.lifecycle import Job, OpenGap, Rank
@@ -36,6 +48,7 @@ from muster.supervisors.model.states import JOB, Outcome, State
 from muster.supervisors.paths import JobPaths
 from tests.unit.waiting import until
 
+MIB = 1 << 20
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -198,12 +211,16 @@ async def test_devices_of_checks_are_bounded(tmp_path: Path):
 
 # --- cards ------------------------------------------------------------------------------------------------------------
 
-READING = Reading(util=7.0, mem_util=3.0, mem_used=1 << 30, mem_total=80 << 30, power_w=312.5)
+READING = Reading(
+    util=7.0, mem_util=3.0, mem_used=1 << 30, mem_total=80 << 30, power_w=312.5, mem_reserved=MIB // 2 + (552 << 20)
+)
+ACTIVITY = Activity(15.0, 99.0, 98.0, 41.0, 3.5, 12.0, 0.0, None, 1.0, 2e9, 3e9, 4e9, 5e9)
 HEALTH = Health(
     power_limit_w=700.0, temp_c=41.0, mem_temp_c=50.0, sm_clock_mhz=1980.0, mem_clock_mhz=2619.0, energy_mj=123_456,
     fabric_bytes=10**15, pcie_replay=2, event_reasons=0x1 | 0x4 | 0x40, ecc_corrected=5, ecc_uncorrected=1,
     remapped=Remapped(1, 2, True, False), links=(True, True, False), npu_errors=(0x80E18402,),
     npu_health=0, npu_network=6, npu_link_up=False, parts={"aicore": 55.0, "vector": 1.0, "overall": 60.0}, ecc_on=True,
+    activity=ACTIVITY, encoder=4.0, decoder=0.0, npu_voltage=0.89, npu_hbm_life=HbmLife(9, 2, 3, 1),
 )  # fmt: skip
 
 
@@ -230,7 +247,8 @@ async def test_readings_are_in_base_units(tmp_path: Path):
     named = {"card": "0", "uuid": "GPU-0", "model": "NVIDIA H100"}
     expected = {
         "utilization_ratio": 0.07, "memory_utilization_ratio": 0.03, "memory_used_bytes": 1 << 30,
-        "memory_total_bytes": 80 << 30, "power_watts": 312.5, "power_limit_watts": 700, "temperature_celsius": 41,
+        "memory_total_bytes": 80 << 30, "memory_reserved_bytes": READING.mem_reserved,
+        "power_watts": 312.5, "power_limit_watts": 700, "temperature_celsius": 41,
         "memory_temperature_celsius": 50, "clock_hertz": 1.98e9, "memory_clock_hertz": 2.619e9,
         "energy_joules_total": 123.456, "fabric_bytes_total": 10**15, "pcie_replays_total": 2, "row_remap_pending": 1,
         "row_remap_failed": 0, "processes": 2, "up": 1, "leased": 0,
@@ -241,6 +259,12 @@ async def test_readings_are_in_base_units(tmp_path: Path):
     assert value(found, "muster_card_ecc_errors_total", **named, type="uncorrected") == 1
     assert value(found, "muster_card_remapped_rows", **named, type="uncorrectable") == 2
     assert value(found, "muster_card_fabric_links", **named, state="down") == 1
+    parts = {labels[2]: share for labels, share in matching(found, "muster_card_activity_ratio").items()}
+    assert parts == {
+        "graphics": 0.99, "sm": 0.98, "occupancy": 0.41, "tensor": 0.035, "dram": 0.12, "fp64": 0.0, "fp16": 0.01,
+    }  # fmt: skip
+    assert value(found, "muster_card_pcie_bytes_per_second", **named, direction="sent") == 2e9
+    assert value(found, "muster_card_fabric_bytes_per_second", **named, direction="received") == 5e9
     limited = matching(found, "muster_card_clock_limited")
     assert {labels[2] for labels, on in limited.items() if on} == {"power_cap", "hw_thermal"}
     assert value(found, "muster_driver_up", kind="nvidia") == 1
@@ -327,31 +351,79 @@ async def test_names_of_dcgm_exporter(tmp_path: Path):
         "hostname": socket.gethostname(), "DCGM_FI_DRIVER_VERSION": "570.1",
     }  # fmt: skip
     expected = {
-        "GPU_UTIL": 7, "MEM_COPY_UTIL": 3, "FB_USED": 1024, "FB_FREE": 79 * 1024, "POWER_USAGE": 312.5, "GPU_TEMP": 41,
+        "GPU_UTIL": 7, "MEM_COPY_UTIL": 3, "FB_USED": 1024, "FB_RESERVED": 552, "FB_FREE": 79 * 1024 - 553,
+        "ENC_UTIL": 4, "DEC_UTIL": 0, "POWER_USAGE": 312.5, "GPU_TEMP": 41,
         "MEMORY_TEMP": 50, "SM_CLOCK": 1980, "MEM_CLOCK": 2619, "ROW_REMAP_FAILURE": 0,
     }  # fmt: skip
     for name, number in expected.items():
         assert value(found, f"DCGM_FI_DEV_{name}", **named) == number, name
     assert value(found, "DCGM_FI_DEV_XID_ERRORS", **named, err_code="79") == 79
     # Counters; the library that reads them here gives them a suffix.
-    counters = {"TOTAL_ENERGY_CONSUMPTION": 123_456, "PCIE_REPLAY_COUNTER": 2, "UNCORRECTABLE_REMAPPED_ROWS": 2}
+    counters = {
+        "TOTAL_ENERGY_CONSUMPTION": 123_456,
+        "NVLINK_BANDWIDTH_TOTAL": 10**15 // 1024,
+        "PCIE_REPLAY_COUNTER": 2,
+        "UNCORRECTABLE_REMAPPED_ROWS": 2,
+    }
     for name, number in counters.items():
         assert value(found, f"DCGM_FI_DEV_{name}_total", **named) == number, name
+    profiled: dict[str, float | None] = {
+        "GR_ENGINE_ACTIVE": 0.99, "SM_ACTIVE": 0.98, "SM_OCCUPANCY": 0.41, "PIPE_TENSOR_ACTIVE": 0.035,
+        "DRAM_ACTIVE": 0.12, "PIPE_FP64_ACTIVE": 0.0, "PIPE_FP32_ACTIVE": None, "PIPE_FP16_ACTIVE": 0.01,
+        "PCIE_TX_BYTES": 2e9, "PCIE_RX_BYTES": 3e9, "NVLINK_TX_BYTES": 4e9, "NVLINK_RX_BYTES": 5e9,
+    }  # fmt: skip
+    for name, share in profiled.items():
+        assert value(found, f"DCGM_FI_PROF_{name}", **named) == share, name
     assert not [name for name, _ in found if name.startswith("npu")]
 
 
+async def test_a_card_without_gpm_has_no_profiling_metrics(tmp_path: Path):
+    seen = view(gpu(3))
+    seen = replace(seen, health={3: Seen(time.time(), replace(HEALTH, activity=None))})
+    parts = Parts(view=seen)
+    parts.set_metrics(dcgm_names=True)
+    found = await shown(tmp_path, parts)
+    assert matching(found, "DCGM_FI_DEV_SM_CLOCK")
+    assert not [name for name, _ in found if "PROF" in name or "activity" in name or name.endswith("per_second")]
+
+
+async def test_memory_of_a_driver_that_counts_its_own_as_used(tmp_path: Path):
+    parts = Parts(view=view(gpu(3), reading=replace(READING, mem_reserved=None)))
+    parts.set_metrics(dcgm_names=True)
+    found = await shown(tmp_path, parts)
+    assert set(matching(found, "DCGM_FI_DEV_FB_FREE").values()) == {79 * 1024}
+    assert not matching(found, "DCGM_FI_DEV_FB_RESERVED")
+
+
+async def test_cards_join_jobs(tmp_path: Path):
+    cards = [gpu(i) for i in range(3)]
+    leases = [Lease(cards[0], "one"), Lease(cards[1]), Lease(cards[2], "two", held_by="process 4711")]
+    parts = Parts(view=view(*cards), cards=leases, jobs=[entry("one", State.RUNNING)])
+    found = await shown(tmp_path, parts)
+    assert matching(found, "muster_card_job_info") == {
+        ("0", "one", "NVIDIA H100", "GPU-0"): 1,
+        ("2", "two", "NVIDIA H100", "GPU-2"): 1,
+    }
+    # Nothing else has a series for each job.
+    assert {name for name, labels in found if "one" in dict(labels).values()} == {"muster_card_job_info"}
+
+
 async def test_the_panels_of_the_public_dcgm_dashboard_have_data(tmp_path: Path):
-    """Grafana's dashboard 12239, all but its panel of a profiling counter (docs/reference/metrics.md)."""
+    """Grafana's dashboard 12239."""
     parts = Parts(view=view(gpu(0)))
     parts.set_metrics(dcgm_names=True)
     found = await shown(tmp_path, parts)
-    for name in ("GPU_TEMP", "POWER_USAGE", "SM_CLOCK", "GPU_UTIL", "FB_USED"):
-        (labels,) = [dict(labels) for found_name, labels in found if found_name == f"DCGM_FI_DEV_{name}"]
+    for name in ("GPU_TEMP", "POWER_USAGE", "SM_CLOCK", "GPU_UTIL", "FB_USED", "PIPE_TENSOR_ACTIVE"):
+        full = f"DCGM_FI_PROF_{name}" if name.startswith("PIPE") else f"DCGM_FI_DEV_{name}"
+        (labels,) = [dict(labels) for found_name, labels in found if found_name == full]
         assert labels["gpu"] == "0"
 
 
 async def test_names_of_npu_exporter(tmp_path: Path):
-    cards = [gpu(i, kind=ASCEND, uuid=f"die-{i}", model="910B3-Ascend-V1") for i in range(2)]
+    cards = [
+        gpu(i, kind=ASCEND, uuid=f"die-{i}", model="910B3-Ascend-V1", numbers=Numbers(board=0, chip=i))
+        for i in range(2)
+    ]
     seen = view(*cards, reading=Reading(util=50.0, mem_used=3 << 30, mem_total=64 << 30, power_w=178.5))
     seen = replace(seen, health={0: seen.health[0]})
     parts = Parts(view=seen)
@@ -363,7 +435,9 @@ async def test_names_of_npu_exporter(tmp_path: Path):
         "hbm_used_memory": 3072, "hbm_total_memory": 65536, "hbm_utilization": 4, "hbm_temperature": 50,
         "aicore_current_freq": 1980, "health_status": 1, "network_status": 1, "link_status": 0,
         "hbm_ecc_enable_flag": 1, "hbm_ecc_single_bit_error_cnt": 5, "hbm_ecc_double_bit_error_cnt": 1,
-        "process_info_num": 2, "error_code": 0x80E18402,
+        "process_info_num": 2, "error_code": 0x80E18402, "voltage": 0.89,
+        "hbm_ecc_total_single_bit_error_cnt": 9, "hbm_ecc_total_double_bit_error_cnt": 2,
+        "hbm_ecc_single_bit_isolated_pages_cnt": 3, "hbm_ecc_double_bit_isolated_pages_cnt": 1,
     }  # fmt: skip
     for name, number in expected.items():
         assert value(found, f"npu_chip_info_{name}", **named) == number, name
@@ -372,6 +446,7 @@ async def test_names_of_npu_exporter(tmp_path: Path):
     assert value(found, "npu_chip_info_health_status", **other) == -1
     assert value(found, "npu_chip_info_temperature", **other) is None
     assert [value(found, f"machine_{x}npu_nums") for x in ("", "healthy_", "unhealthy_", "unknown_")] == [2, 1, 0, 1]
+    assert value(found, "machine_card_nums") == 1
     assert not [name for name, _ in found if name.startswith("DCGM")]
 
 
@@ -585,7 +660,7 @@ async def test_no_label_tells_of_jobs_users_or_commands(tmp_path: Path):
         underused=["job-of-somebody"],
         troubles=["job job-of-somebody: damaged"],
     )
-    parts.set_metrics(dcgm_names=True, npu_names=True)
+    parts.set_metrics(dcgm_names=True, npu_names=True, job_info=False)
     async with made(tmp_path, parts) as (metrics, store):
         for kind in ("job.ended", "rank.exited", "job.warning", "node.event"):
             store.append([(None, event(kind, by="alice", outcome="EXITED", state="FAILED", pid="4711", bytes="1"))])

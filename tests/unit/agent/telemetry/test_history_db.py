@@ -16,6 +16,7 @@ from muster.agent.telemetry.history.history_bounds import Keeper
 from muster.agent.telemetry.history.history_db import DamagedHistory, Database, told
 from muster.agent.telemetry.history.history_rows import (
     CPU,
+    METRICS,
     POWER,
     UTIL,
     Bounds,
@@ -35,7 +36,8 @@ NODE, CARD = SeriesKey("node"), SeriesKey("card", "GPU-1")
 
 
 def row(at: float, util: float | None = None, power: float | None = None) -> Row:
-    return at, (None, None, util, None, power)
+    values = {UTIL: util, POWER: power}
+    return at, tuple(values.get(metric) for metric in range(len(METRICS)))
 
 
 def rows(start: float, count: int, util: float = 50.0, step: float = 1.0) -> list[Row]:
@@ -239,7 +241,7 @@ def test_the_file_stays_within_its_bytes_and_the_jobs_that_ended_first_go(tmp_pa
     for number in range(40):
         start = T0 + 3600 * number
         job = SeriesKey("job", f"job-{number}", start)
-        some = [(start + i, tuple(noise.random() for _ in range(5))) for i in range(3600)]
+        some = [(start + i, tuple(noise.random() for _ in METRICS)) for i in range(3600)]
         try:
             database.write({job: some}, {job: SeriesFacts("nvidia")}, start + 3600)
         except sqlite3.OperationalError as error:
@@ -262,7 +264,7 @@ def test_where_only_the_living_are_left_the_oldest_days_go(tmp_path: Path):
     noise = random.Random(5)
     now = T0
     for _ in range(60):
-        some = [(now + 60 * i, tuple(noise.random() for _ in range(5))) for i in range(240)]
+        some = [(now + 60 * i, tuple(noise.random() for _ in METRICS)) for i in range(240)]
         now += 240 * 60
         try:
             database.write({NODE: some}, {}, now)

@@ -7,7 +7,17 @@ import threading
 import anyio
 import pytest
 
-from muster.probes.cards.accelerator import Card, CardEvent, DriverError, Health, Holder, Numbers, Reading, Trouble
+from muster.probes.cards.accelerator import (
+    Card,
+    CardEvent,
+    DriverError,
+    HbmLife,
+    Health,
+    Holder,
+    Numbers,
+    Reading,
+    Trouble,
+)
 from muster.probes.cards.ascend import ascend_network, ascend_numbers, ascend_program
 from muster.probes.cards.ascend.ascend_network import Network
 from muster.probes.cards.ascend.backend import Ascend
@@ -194,6 +204,7 @@ def test_health(make):
     card.util, card.aicpu, card.ctrlcpu, card.vector, card.overall, card.mem_util = 90, 2, 7, 33, 95, 21
     card.dram_corrected, card.dram_uncorrected, card.npu_health, card.npu_network = 12, 1, 2, 3
     card.error(0x80E01801)
+    card.raw.voltage_mv = 890
     health = backend.health(1)
     assert health == Health(
         temp_c=55.0,
@@ -209,6 +220,8 @@ def test_health(make):
         npu_errors=(0x80E01801,),
         npu_network=3,
         npu_boot=16,
+        npu_voltage=0.89,
+        npu_hbm_life=HbmLife(12, 1, 0, 0),
         parts={**health.parts},
     )
     assert dict(health.parts) == {

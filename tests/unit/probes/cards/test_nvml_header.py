@@ -17,6 +17,7 @@ from typing import Any
 import pynvml
 import pytest
 
+from muster.probes.cards.nvidia.nvidia_gpm import MetricsGet
 from tests.fakes import build
 
 CODE = Path(__file__).parents[4] / "probes/cards/nvidia"
@@ -68,7 +69,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_AGAIN_S": None,
     },
     "nvidia_gpm": {
-        "PARTS": {
+        "LEAST_S": None,
+        "_METRICS": {
             "graphics": "NVML_GPM_METRIC_GRAPHICS_UTIL",
             "sm": "NVML_GPM_METRIC_SM_UTIL",
             "occupancy": "NVML_GPM_METRIC_SM_OCCUPANCY",
@@ -77,12 +79,13 @@ NUMBERS: dict[str, dict[str, Any]] = {
             "fp64": "NVML_GPM_METRIC_FP64_UTIL",
             "fp32": "NVML_GPM_METRIC_FP32_UTIL",
             "fp16": "NVML_GPM_METRIC_FP16_UTIL",
-        },
-        "RATES": {
             "pcie_tx": "NVML_GPM_METRIC_PCIE_TX_PER_SEC",
             "pcie_rx": "NVML_GPM_METRIC_PCIE_RX_PER_SEC",
+            "fabric_rx": "NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC",
+            "fabric_tx": "NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC",
         },
-        "_APART_S": None,
+        "_ROOM": "NVML_GPM_METRIC_MAX",
+        "_VERSION": "NVML_GPM_METRICS_GET_VERSION",
     },
     "nvidia_health": {
         "_SM": "NVML_CLOCK_SM",
@@ -106,6 +109,16 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_LIMITED": "NVML_GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY",
     },
     "nvidia_mig": {"_FIRST": None, "_PER_CARD": None},
+}
+#: The one struct that muster lays out itself, and how its members are called in nvml.h.
+OWN = "nvmlGpmMetricsGet_t"
+OWN_MEMBERS = {
+    "version": "version",
+    "numMetrics": "count",
+    "sample1": "before",
+    "sample2": "now",
+    "metrics": "metrics",
+    "metrics[1].metricId": "",
 }
 TREES = {path.stem: ast.parse(path.read_text()) for path in CODE.glob("*.py")}
 
@@ -178,6 +191,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     folder = tmp_path_factory.mktemp("header")
     asked = [f"sizeof({name})" for name in structs()]
     asked += [f"offsetof({name}, {field[0]})" for name, kind in structs().items() for field in kind._fields_]
+    asked += [f"sizeof({OWN})", *(f"offsetof({OWN}, {name})" for name in OWN_MEMBERS)]
     asked += [*numbers(), "nvmlMemory_v2", *shared_constants()]
     shown = "".join(f'printf("%lld {each}\\n", (long long)({each}));\n' for each in asked)
     called = "".join(f"(void *){name},\n" for name in sorted(FUNCTIONS))
@@ -231,11 +245,23 @@ def test_numbers_are_those_of_the_header(told):
 
 
 def test_structs_are_laid_out_as_in_the_header(told):
-    assert {"nvmlMemory_v2_t", "nvmlFieldValue_t", "nvmlEventData_t", "nvmlGpmMetricsGet_t"} <= set(structs())
+    assert {"nvmlMemory_v2_t", "nvmlFieldValue_t", "nvmlEventData_t"} <= set(structs())
     for name, kind in structs().items():
         assert told[f"sizeof({name})"] == ctypes.sizeof(kind), name
         for field in kind._fields_:
             assert told[f"offsetof({name}, {field[0]})"] == getattr(kind, field[0]).offset, (name, field[0])
+
+
+def test_the_struct_of_ours_is_that_of_the_header(told):
+    assert told[f"sizeof({OWN})"] == ctypes.sizeof(MetricsGet)
+    for name, ours in OWN_MEMBERS.items():
+        if ours:
+            assert told[f"offsetof({OWN}, {name})"] == getattr(MetricsGet, ours).offset, name
+    second = (
+        MetricsGet.metrics.offset
+        + (ctypes.sizeof(MetricsGet) - MetricsGet.metrics.offset) // told["NVML_GPM_METRIC_MAX"]
+    )
+    assert told[f"offsetof({OWN}, metrics[1].metricId)"] == second
 
 
 def test_functions_are_declared(told):

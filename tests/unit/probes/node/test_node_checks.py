@@ -145,6 +145,19 @@ async def test_cards_that_were_there_and_whose_driver_and_nodes_are_gone(driver,
     assert (found.code, found.status) == (Code.DRIVER_MISMATCH, Status.CRITICAL)
 
 
+async def test_a_mismatch_ends_with_the_first_look_after_the_drivers_return(driver, cards, tmp_path, monkeypatch):
+    error = DriverError(Trouble.MISMATCH, "Driver/library version mismatch (18)", 18, of_driver=True)
+    monkeypatch.setattr("muster.probes.cards.driver.SOON_S", 0.0)
+    with monkeypatch.context() as gone:
+        gone.setattr(cards, "open", refuse(error))
+        await driver.open()
+        looks = looker(driver, tmp_path)
+        (found,) = await looks.look(["driver"])
+        assert found.code is Code.DRIVER_MISMATCH
+    found = await looks.look(["driver"])
+    assert {one.status for one in found} == {Status.OK}
+
+
 def refuse(error):
     def open_(ask: AskEach = in_turn) -> None:
         raise error
