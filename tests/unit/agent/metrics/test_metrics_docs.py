@@ -227,3 +227,28 @@ def test_promtool_takes_the_queries_of_the_dashboard(tmp_path: Path):
     path = tmp_path / "panels.yml"
     path.write_text("\n".join(rules) + "\n")
     assert "SUCCESS" in promtool("check", "rules", str(path))
+
+
+@needs_promtool
+def test_the_query_of_the_guide_gives_cards_their_jobs(tmp_path: Path):
+    guide = (DOCS / "guides/metrics.md").read_text()
+    (query,) = re.findall(r"`(muster_card_utilization_ratio \* on [^`]+)`", guide)
+    (tmp_path / "rules.yml").write_text(
+        json.dumps({"groups": [{"name": "g", "rules": [{"record": "joined", "expr": query}]}]})
+    )
+    card = 'instance="n1", card="{0}", uuid="u{0}", model="m"'
+    series = {
+        f"muster_card_utilization_ratio{{{card.format(0)}}}": "0.5x5",
+        f"muster_card_utilization_ratio{{{card.format(1)}}}": "0.25x5",
+        f'muster_card_job_info{{{card.format(0)}, job_id="train"}}': "1x5",
+    }
+    wanted = f'joined{{{card.format(0)}, job_id="train"}}'
+    case = {
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {"expr": "joined", "eval_time": "3m", "exp_samples": [{"labels": wanted, "value": 0.5}]},
+        ],
+    }
+    path = tmp_path / "test.yml"
+    path.write_text(json.dumps({"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [case]}))
+    assert "SUCCESS" in promtool("test", "rules", str(path))
