@@ -525,8 +525,12 @@ def test_the_fault_of_a_jobs_card_enters_its_verdict_after_the_driver_counted_an
 
 
 def test_a_condition_goes_with_its_card_when_the_driver_counts_anew(daemon: Daemon, cards: FakeCards):
-    # Again and again: one that comes before the daemon listens is in the kernel's log alone.
-    found = eventually(lambda: cards.xid(6, 79) or condition(daemon, "GPU_OFF_BUS"), 60)
+
+    def found_now() -> Any:
+        cards.xid(6, 79)  # again and again: one that comes before the daemon listens is in the kernel's log alone
+        return condition(daemon, "GPU_OFF_BUS")
+
+    found = eventually(found_now, 60)
     assert found.card == 6
     eventually(lambda: cards[6].uuid in (daemon.root.state / "node.json").read_text().split('"inventory"')[0])
     daemon.kill()
