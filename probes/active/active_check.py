@@ -80,6 +80,8 @@ async def check(
 ) -> tuple[list[CheckResult], dict[str, dict[str, float]]]:
     """Tests these cards; nobody else should use them meanwhile. Results in the order of the tests and cards, and the
     figures of the cards that were right, by UUID. Raises OSError and BadLimits for the settings' file of limits."""
+    if not cards:
+        return [_no_cards()], {}
     limits = {index: limits_of(card.model, settings.limits_file) for index, card in cards.items()}
     results: list[CheckResult] = []
     figures: dict[str, dict[str, float]] = {}
@@ -176,6 +178,11 @@ def _slow(
             if value < floor:
                 return f"{name} {value:.4g} is below {floor:.4g}, {what}"
     return ""
+
+
+def _no_cards() -> CheckResult:
+    code = Code.NODE_NOT_APPLICABLE
+    return CheckResult(ITEM, EXPLANATIONS[code].status, code, "there are no cards to test")
 
 
 def _judge(test: str, card: Card, measured: Measured, slow: str) -> CheckResult:

@@ -85,6 +85,10 @@ def test_a_job_under_load(node, real, tmp_path):
     assert reading.power_watts == pytest.approx(watts, rel=0.25)
     assert reading.memory_used_bytes / (1 << 20) == pytest.approx(used, abs=200)
 
+    if int(smi("compute_cap")[0].partition(".")[0]) >= 9:
+        parts = eventually(lambda: (a := card(node).reading.activity).HasField("tensor") and a)
+        assert parts.tensor > 20 and parts.sm > 50
+
     refused = node.cli("start", "--cards", "1", "--", "true")
     assert refused.returncode == 5 and "held by load" in refused.stderr
 

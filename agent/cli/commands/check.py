@@ -222,6 +222,7 @@ async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
 async def _tested(driver: Any, settings: "Config", asked: _Asked, wanted: "CardsWanted") -> "list[CheckResult]":
     from muster.agent.node import active_look
     from muster.probes.active.card_limits import BadLimits
+    from muster.probes.checks.result import Status
 
     try:
         results, trouble = await active_look.look(driver, wanted, settings.active, asked.figures)
@@ -229,6 +230,11 @@ async def _tested(driver: Any, settings: "Config", asked: _Asked, wanted: "Cards
         raise CommandFailed(f"limits_file of [active]: {error}", Exit.USAGE) from None
     if trouble:
         note(trouble)
+    bad = sorted({r.device for r in results if r.status is Status.CRITICAL})
+    if bad:
+        note(
+            f"{', '.join(bad)} failed: the daemon goes on to use it; take the node out of service: `muster node drain`"
+        )
     return results
 
 

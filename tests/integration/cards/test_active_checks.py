@@ -80,6 +80,7 @@ def test_a_wrong_result_is_the_end_of_a_card(check, cards):
     assert codes(found) == {(test, 1): "ACTIVE_WRONG_RESULT" for test in TESTS}
     assert (found["compute", 1]["status"], found["compute", 1]["action"]) == ("CRITICAL", "RMA")
     assert "3 results" in found["compute", 1]["reason"]
+    assert "card 1 failed" in check.notes and "muster node drain" in check.notes
     assert check.code == 2
 
 
@@ -161,3 +162,10 @@ def test_a_damaged_history_is_reported_and_kept(check, tmp_path):
     past.write_text("{")
     assert not codes(check(args=("--cards", "0,")))
     assert "active.json" in check.notes and past.read_text() == "{"
+
+
+def test_a_host_without_cards(tmp_path):
+    command = [BIN / "muster", "--root", tmp_path, "check", "gpu-check", "--active", "--all"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "there are no cards to test" in done.stdout
