@@ -22,6 +22,7 @@ from muster.agent.node.faults_file import FaultsFile
 from muster.agent.node.node_file import DrainState, Fault, NodeState, XidMemory, node_file
 from muster.agent.node.node_notes import Notes
 from muster.agent.node.node_watch import Looks, NodeWatch
+from muster.probes.active import active_check
 from muster.probes.cards.driver import Driver
 from muster.probes.checks.result import CheckResult, Status
 from muster.probes.kernel import process
@@ -50,6 +51,10 @@ class Clock:
         now, up = self.now(), self.up()
         ago = 0.0 if at is None else max(0.0, now - at)
         return Moment(now - ago, up - ago)
+
+
+#: Of checks that nobody makes in a period: their conditions end with a good result, however long that takes.
+ACTIVE_ITEMS = frozenset(entry.item for entry in active_check.catalogue())
 
 
 class NodeHealth:
@@ -155,6 +160,17 @@ class NodeHealth:
         """
         watch, _ = self._ready()
         return await watch.look(items, cards)
+
+    async def report(self, results: Sequence[CheckResult], by: str) -> list[Condition]:
+        """Latches what active tests of cards found, and ends what a good result says is over. Returns the conditions of
+        these cards by such tests. If the checks are switched off nothing is latched. Raises NoRoom: done, but not
+        stored."""
+        watch, _ = self._ready()
+        cards = {result.card for result in results if result.card is not None}
+        if watch.on:
+            self._changed(self._conditions.look(results, cards, self._clock.moment()), by)
+            await self._file.written()
+        return [c for c in self._conditions.all if c.item in ACTIVE_ITEMS and c.card in cards]
 
     async def set_drain(self, reason: str, by: str) -> None:
         """Takes the node out of service; if it is drained, changes the reason. Raises NoRoom: done, but not stored."""
@@ -272,8 +288,8 @@ class NodeHealth:
         now = self._clock.moment()
         self._follow()
         changes = self._conditions.expire(now)
-        items = watch.catalogue.keys() if watch.on else ()
-        self._results.keep_only(items)
+        items = (*watch.catalogue, *ACTIVE_ITEMS) if watch.on else ()
+        self._results.keep_only(watch.catalogue if watch.on else ())
         changes += self._conditions.unwatched(items, "the check that found it is switched off")
         self._changed(changes)
         self._notes.flush(now)

@@ -58,8 +58,8 @@ def _off(what: str) -> Explanation:
     return _fine(what, Status.NOT_APPLICABLE)
 
 
-def _warn(what: str, remedy: str, action: Action = Action.INVESTIGATE) -> Explanation:
-    return Explanation(what, remedy, Status.WARN, action)
+def _warn(what: str, remedy: str, action: Action = Action.INVESTIGATE, *, steady: bool = False) -> Explanation:
+    return Explanation(what, remedy, Status.WARN, action, steady=steady)
 
 
 def _bad(
@@ -186,14 +186,17 @@ _PRE_CHECKS: dict[Code, Explanation] = {
         "The card is slower than its model should be, than the other cards of the node, or than it was.",
         "Look at its clocks, temperature, power limit and PCIe link (`muster check`), and test it again when it is"
         " cool.",
+        steady=True,
     ),
     Code.ACTIVE_FAILED: _bad(
         "The driver refused or broke off a test of the card, and nobody else used it.",
         "Look for an Xid of the same time (`muster events`); reset the card or reboot, and test it again.",
+        steady=True,
     ),
     Code.ACTIVE_NO_END: _bad(
         "A test of the card did not end, twice: the card hangs.",
         "Reset the card or reboot, and test it again.",
+        steady=True,
     ),
     Code.ACTIVE_NOT_RUN: _unsure(
         "A test of the card could not be run, which says nothing about the card.",

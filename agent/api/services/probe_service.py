@@ -1,5 +1,6 @@
 """ProbeService: the checks of the node, and the conditions that they made."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from muster.agent.api.services import ServerContext, caller
@@ -7,9 +8,12 @@ from muster.agent.api.services.condition_message import condition_message, resul
 from muster.agent.errors import InvalidRequest
 from muster.agent.messages.spec_message import duration
 from muster.agent.node import all_checks
+from muster.agent.node.condition_rules import explained
 from muster.agent.text import plain
+from muster.probes.active import active_check
 from muster.probes.checks import precheck
 from muster.probes.checks.precheck import UnknownItem
+from muster.probes.checks.result import CheckResult
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.system import descriptors
 from muster.v1 import probe_pb2, probe_pb2_grpc
@@ -17,10 +21,14 @@ from muster.v1 import probe_pb2, probe_pb2_grpc
 if TYPE_CHECKING:
     from grpc import aio
 
+    from muster.v1 import job_pb2
+
     _Context = aio.ServicerContext[Any, Any]
 
 #: Items that one request may name.
 MAX_ITEMS = 256
+#: Results that one report may have: every test of every card that muster counts.
+MAX_RESULTS = 1024
 
 
 class ProbeService(probe_pb2_grpc.ProbeServiceServicer):
@@ -90,3 +98,36 @@ class ProbeService(probe_pb2_grpc.ProbeServiceServicer):
         card = request.card if request.HasField("card") else None
         made = await self._server.health.inject(request.code, card, request.reason, caller(context))
         return probe_pb2.InjectConditionResponse(condition=condition_message(made))
+
+    async def ReportResults(
+        self, request: probe_pb2.ReportResultsRequest, context: "_Context"
+    ) -> probe_pb2.ReportResultsResponse:
+        """See probe.proto. Raises InvalidRequest, NoRoom."""
+        if len(request.results) > MAX_RESULTS:
+            many = f"{len(request.results)} results: at most {MAX_RESULTS} are allowed"
+            raise InvalidRequest([Violation("results", many)])
+        shown = self._server.driver.view.cards
+        results = [_reported(result, shown) for result in request.results]
+        there = await self._server.health.report(results, caller(context))
+        return probe_pb2.ReportResultsResponse(conditions=[condition_message(condition) for condition in there])
+
+
+def _reported(told: "job_pb2.CheckResult", shown: Collection[int]) -> CheckResult:
+    """Raises InvalidRequest for what is no result of an active check, or of no card of this node."""
+    entry = next((one for one in active_check.catalogue() if one.item == told.item), None)
+    if entry is None or told.code not in entry.codes:
+        raise InvalidRequest([Violation("results", f"{told.item!r}, {told.code!r}: no result of an active check")])
+    number = told.device.removeprefix("card ")
+    if not number.isdecimal() or int(number) not in shown:
+        raise InvalidRequest([Violation("results", f"{told.device!r}: no card of this node")])
+    code, meaning = explained(told.code)
+    return CheckResult(
+        told.item,
+        meaning.status,
+        code,
+        plain(told.reason),
+        plain(told.observed),
+        action=meaning.action,
+        device=told.device,
+        card=int(number),
+    )

@@ -139,6 +139,8 @@ def run(
         results = anyio.run(_checked, settings, asked)
     except node_checks.UnknownItem as error:
         raise CommandFailed(str(error), Exit.USAGE) from None
+    if active and address.path is not None:
+        _report(address, results)
     worst = result.worst(results)
     if as_json:
         emit_json({"status": worst, "checks": [{name: getattr(r, name) for name in r.__slots__} for r in results]})
@@ -222,7 +224,6 @@ async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
 async def _tested(driver: Any, settings: "Config", asked: _Asked, wanted: "CardsWanted") -> "list[CheckResult]":
     from muster.agent.node import active_look
     from muster.probes.active.card_limits import BadLimits
-    from muster.probes.checks.result import Status
 
     try:
         results, trouble = await active_look.look(driver, wanted, settings.active, asked.figures)
@@ -230,12 +231,31 @@ async def _tested(driver: Any, settings: "Config", asked: _Asked, wanted: "Cards
         raise CommandFailed(f"limits_file of [active]: {error}", Exit.USAGE) from None
     if trouble:
         note(trouble)
-    bad = sorted({r.device for r in results if r.status is Status.CRITICAL})
-    if bad:
-        note(
-            f"{', '.join(bad)} failed: the daemon goes on to use it; take the node out of service: `muster node drain`"
-        )
     return results
+
+
+def _report(address: Address, results: "list[CheckResult]") -> None:
+    """Tells the daemon of this node what active tests found: it refuses jobs for a card that failed. Where no daemon
+    takes it, a note says so if that matters."""
+    from muster.agent.cli.client.calls import connect
+    from muster.probes.active import active_check
+    from muster.probes.checks.result import Status
+    from muster.v1 import job_pb2, probe_pb2
+
+    of_cards = [r for r in results if r.item.partition(" ")[0] == active_check.ITEM and r.device]
+    if not of_cards:
+        return
+    request = probe_pb2.ReportResultsRequest()
+    for r in of_cards:
+        told = job_pb2.CheckResult(item=r.item, code=r.code, reason=r.reason, observed=r.observed, device=r.device)
+        request.results.append(told)
+    try:
+        with connect(address) as connection:
+            connection.call(connection.probes.ReportResults, request, timeout=_ANSWER_S)
+    except CommandFailed as failure:
+        bad = sorted({r.device for r in of_cards if r.status is Status.CRITICAL})
+        if bad:
+            note(f"no daemon knows that {', '.join(bad)} failed ({failure.message}): give it no jobs")
 
 
 def _remembered(root: "Root") -> "Inventory":

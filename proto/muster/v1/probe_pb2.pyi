@@ -236,3 +236,47 @@ class InjectConditionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InjectConditionResponse: _TypeAlias = InjectConditionResponse  # noqa: Y015
+
+@_typing.final
+class ReportResultsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.CheckResult]:
+        """`item`, `code`, `reason`, `observed` and `device` ("card 3") count."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[_job_pb2.CheckResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportResultsRequest: _TypeAlias = ReportResultsRequest  # noqa: Y015
+
+@_typing.final
+class ReportResultsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONDITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.Condition]:
+        """The conditions of these cards by active checks that there are now."""
+
+    def __init__(
+        self,
+        *,
+        conditions: _abc.Iterable[_node_pb2.Condition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conditions", b"conditions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportResultsResponse: _TypeAlias = ReportResultsResponse  # noqa: Y015

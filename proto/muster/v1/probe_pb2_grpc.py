@@ -54,6 +54,11 @@ class ProbeServiceStub(object):
                 request_serializer=muster_dot_v1_dot_probe__pb2.InjectConditionRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_probe__pb2.InjectConditionResponse.FromString,
                 _registered_method=True)
+        self.ReportResults = channel.unary_unary(
+                '/muster.v1.ProbeService/ReportResults',
+                request_serializer=muster_dot_v1_dot_probe__pb2.ReportResultsRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_probe__pb2.ReportResultsResponse.FromString,
+                _registered_method=True)
 
 
 class ProbeServiceServicer(object):
@@ -89,6 +94,14 @@ class ProbeServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportResults(self, request, context):
+        """Tells the daemon what active tests of cards found (`muster check --active` does): what is wrong becomes a condition of the card,
+        and a good result ends an earlier one. Only results of active checks are taken; what a code means is the daemon's own table.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProbeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +124,11 @@ def add_ProbeServiceServicer_to_server(servicer, server):
                     servicer.InjectCondition,
                     request_deserializer=muster_dot_v1_dot_probe__pb2.InjectConditionRequest.FromString,
                     response_serializer=muster_dot_v1_dot_probe__pb2.InjectConditionResponse.SerializeToString,
+            ),
+            'ReportResults': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportResults,
+                    request_deserializer=muster_dot_v1_dot_probe__pb2.ReportResultsRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_probe__pb2.ReportResultsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -221,6 +239,33 @@ class ProbeService(object):
             '/muster.v1.ProbeService/InjectCondition',
             muster_dot_v1_dot_probe__pb2.InjectConditionRequest.SerializeToString,
             muster_dot_v1_dot_probe__pb2.InjectConditionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportResults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.ProbeService/ReportResults',
+            muster_dot_v1_dot_probe__pb2.ReportResultsRequest.SerializeToString,
+            muster_dot_v1_dot_probe__pb2.ReportResultsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,10 @@ class ProbeServiceStub:
     """
     InjectCondition: _grpc.UnaryUnaryMultiCallable[_probe_pb2.InjectConditionRequest, _probe_pb2.InjectConditionResponse]
     """Makes a condition for a drill: it acts as a real one and is marked as injected everywhere."""
+    ReportResults: _grpc.UnaryUnaryMultiCallable[_probe_pb2.ReportResultsRequest, _probe_pb2.ReportResultsResponse]
+    """Tells the daemon what active tests of cards found (`muster check --active` does): what is wrong becomes a condition of the card,
+    and a good result ends an earlier one. Only results of active checks are taken; what a code means is the daemon's own table.
+    """
 
 @_typing.type_check_only
 class ProbeServiceAsyncStub(ProbeServiceStub):
@@ -59,6 +63,10 @@ class ProbeServiceAsyncStub(ProbeServiceStub):
     """
     InjectCondition: _aio.UnaryUnaryMultiCallable[_probe_pb2.InjectConditionRequest, _probe_pb2.InjectConditionResponse]  # type: ignore[assignment]
     """Makes a condition for a drill: it acts as a real one and is marked as injected everywhere."""
+    ReportResults: _aio.UnaryUnaryMultiCallable[_probe_pb2.ReportResultsRequest, _probe_pb2.ReportResultsResponse]  # type: ignore[assignment]
+    """Tells the daemon what active tests of cards found (`muster check --active` does): what is wrong becomes a condition of the card,
+    and a good result ends an earlier one. Only results of active checks are taken; what a code means is the daemon's own table.
+    """
 
 class ProbeServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -96,5 +104,15 @@ class ProbeServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_probe_pb2.InjectConditionResponse, _abc.Awaitable[_probe_pb2.InjectConditionResponse]]:
         """Makes a condition for a drill: it acts as a real one and is marked as injected everywhere."""
+
+    @_abc_1.abstractmethod
+    def ReportResults(
+        self,
+        request: _probe_pb2.ReportResultsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_probe_pb2.ReportResultsResponse, _abc.Awaitable[_probe_pb2.ReportResultsResponse]]:
+        """Tells the daemon what active tests of cards found (`muster check --active` does): what is wrong becomes a condition of the card,
+        and a good result ends an earlier one. Only results of active checks are taken; what a code means is the daemon's own table.
+        """
 
 def add_ProbeServiceServicer_to_server(servicer: ProbeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -6,9 +6,11 @@ import shutil
 import subprocess
 import sys
 
+import grpc
 import pytest
 
-from tests.conftest import BIN
+from muster.v1 import job_pb2, node_pb2, probe_pb2
+from tests.conftest import BIN, eventually
 from tests.fakes import build
 from tests.fakes.cards import FakeCards
 
@@ -28,7 +30,8 @@ class Check:
 
     def __init__(self, cards, folder):
         self.cards, self.folder = cards, folder
-        (folder / "root/state").mkdir(parents=True)
+        self.root = folder / "root"
+        (self.root / "state").mkdir(parents=True)
         self.code, self.notes = 0, ""
 
     def __call__(self, *plans, settings="", args=(), seconds="0.01"):
@@ -37,7 +40,7 @@ class Check:
             file.write("".join(f"{line}\n" for line in plans))
         config = self.folder / "musterd.toml"
         config.write_text(f"[active]\nseconds = {seconds}\n{settings}")
-        command = [BIN / "muster", "--root", self.folder / "root", "check", "gpu-check", "--active", "-o", "json"]
+        command = [BIN / "muster", "--root", self.root, "check", "gpu-check", "--active", "-o", "json"]
         done = subprocess.run(
             [*command, "--config", config, *args],
             capture_output=True,
@@ -80,7 +83,7 @@ def test_a_wrong_result_is_the_end_of_a_card(check, cards):
     assert codes(found) == {(test, 1): "ACTIVE_WRONG_RESULT" for test in TESTS}
     assert (found["compute", 1]["status"], found["compute", 1]["action"]) == ("CRITICAL", "RMA")
     assert "3 results" in found["compute", 1]["reason"]
-    assert "card 1 failed" in check.notes and "muster node drain" in check.notes
+    assert "no daemon knows that card 1 failed" in check.notes
     assert check.code == 2
 
 
@@ -169,3 +172,51 @@ def test_a_host_without_cards(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
     assert "there are no cards to test" in done.stdout
+
+
+def test_the_daemon_gives_no_job_a_card_that_failed(check, cards, make_daemon):
+    daemon = make_daemon("[health]\n", cards.env)
+    check.root = daemon.folder
+
+    def conditions():
+        return [(c.code, c.device) for c in node(daemon).conditions if c.item.startswith("active ")]
+
+    def refused(card):
+        done = daemon.cli("start", "--cards", f"{card},", "--", "true")
+        return done.returncode == 5 and "ACTIVE_" in done.stderr
+
+    check(f"{cards[1].bus_id} wait 719", args=("--cards", "1,"))
+    assert set(conditions()) == {("ACTIVE_FAILED", "card 1")}
+    assert refused(1) and not refused(2)
+    # A good test ends it, but for a result that was wrong.
+    check(f"{cards[2].bus_id} wrong 1", args=("--cards", "1,2"))
+    assert set(conditions()) == {("ACTIVE_WRONG_RESULT", "card 2")}
+    check(args=("--cards", "2,"))
+    assert refused(2) and not refused(1)
+    daemon.kill()
+    daemon.restart()
+    assert refused(2)
+    assert daemon.cli("check", "clear", "ACTIVE_WRONG_RESULT").returncode == 0
+    assert not conditions() and not refused(2)
+
+
+def node(daemon):
+    return daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node
+
+
+@pytest.mark.parametrize(
+    ("item", "code", "device"),
+    [
+        ("ecc", "ACTIVE_FAILED", "card 1"),
+        ("active compute", "GPU_LOST", "card 1"),
+        ("active compute", "ACTIVE_FAILED", "card 77"),
+        ("active compute", "ACTIVE_FAILED", "the node"),
+    ],
+)
+def test_only_results_of_active_tests_of_this_nodes_cards_are_taken(make_daemon, cards, item, code, device):
+    daemon = make_daemon(env=cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    told = job_pb2.CheckResult(item=item, code=code, device=device, reason="made up")
+    with pytest.raises(grpc.RpcError) as caught:
+        daemon.probes.ReportResults(probe_pb2.ReportResultsRequest(results=[told]), timeout=60)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
