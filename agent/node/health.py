@@ -22,7 +22,7 @@ from muster.agent.node.faults_file import FaultsFile
 from muster.agent.node.node_file import DrainState, Fault, NodeState, XidMemory, node_file
 from muster.agent.node.node_notes import Notes
 from muster.agent.node.node_watch import Looks, NodeWatch
-from muster.probes.active import active_check
+from muster.probes.active import active_settings
 from muster.probes.cards.driver import Driver
 from muster.probes.checks.result import CheckResult, Status
 from muster.probes.kernel import process
@@ -54,7 +54,7 @@ class Clock:
 
 
 #: Of checks that nobody makes in a period: their conditions end with a good result, however long that takes.
-ACTIVE_ITEMS = frozenset(entry.item for entry in active_check.catalogue())
+ACTIVE_ITEMS = frozenset(active_settings.ITEMS)
 
 
 class NodeHealth:

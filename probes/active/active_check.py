@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 
 from muster.probes.active import card_program
-from muster.probes.active.active_settings import ActiveSettings
+from muster.probes.active.active_settings import ITEM, TESTS, ActiveSettings
 from muster.probes.active.card_limits import limits_of
 from muster.probes.active.cuda import MISMATCH, NO_DEVICE, NOT_READY, OUT_OF_MEMORY
 from muster.probes.calls import watched
@@ -27,7 +27,6 @@ from muster.probes.checks.precheck import CheckEntry
 from muster.probes.checks.result import CheckResult, Code, one_line
 from muster.probes.kernel.dataclass import dataclass
 
-ITEM = "active"
 #: Results of its own past that a card needs before it is compared with them; cards of a model, before with each other.
 LEAST_PAST, LEAST_CARDS = 3, 3
 #: How long a killed test may take to be gone, in seconds: a process that waits for a sick card takes for ever.
@@ -44,12 +43,6 @@ _NO_VERDICT = frozenset({0, NO_DEVICE, OUT_OF_MEMORY})
 _WHOLE_NODE = {
     NOT_READY: "is the fabric manager running?",
     MISMATCH: "the kernel module is of another version than the libraries: reload it, or reboot",
-}
-
-_LOOKS_AT = {
-    "compute": "results and speed of matrix products",
-    "memory": "content and speed of the card's memory",
-    "transfer": "content and speed of copies between host and card",
 }
 
 #: Who is on a card now, by pid.
@@ -72,7 +65,7 @@ class Measured:
 def catalogue() -> list[CheckEntry]:
     """All active checks, in the order in which results are given."""
     codes = tuple(code for code in Code if code.startswith("ACTIVE_"))
-    return [CheckEntry(f"{ITEM} {test}", _LOOKS_AT[test], codes) for test in card_program.TESTS]
+    return [CheckEntry(f"{ITEM} {test}", looks_at, codes) for test, looks_at in TESTS.items()]
 
 
 async def check(
@@ -85,7 +78,7 @@ async def check(
     limits = {index: limits_of(card.model, settings.limits_file) for index, card in cards.items()}
     results: list[CheckResult] = []
     figures: dict[str, dict[str, float]] = {}
-    for test in card_program.TESTS:
+    for test in TESTS:
         measured = await _measure(test, cards, holders, settings)
         for index, card in cards.items():
             slow = partial(_slow, card, measured[index], limits[index], past, settings)

@@ -1,7 +1,16 @@
-"""The settings of the active checks."""
+"""The active checks by name, and their settings: what the daemon knows of them without importing them."""
 
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.settings import Settings, absolute_path, setting
+
+#: First word of the items; the tests of a card, and what each looks at.
+ITEM = "active"
+TESTS = {
+    "compute": "results and speed of matrix products",
+    "memory": "content and speed of the card's memory",
+    "transfer": "content and speed of copies between host and card",
+}
+ITEMS = tuple(f"{ITEM} {test}" for test in TESTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from muster.agent.messages.spec_message import duration
 from muster.agent.node import all_checks
 from muster.agent.node.condition_rules import explained
 from muster.agent.text import plain
-from muster.probes.active import active_check
 from muster.probes.checks import precheck
 from muster.probes.checks.precheck import UnknownItem
 from muster.probes.checks.result import CheckResult
@@ -114,6 +113,8 @@ class ProbeService(probe_pb2_grpc.ProbeServiceServicer):
 
 def _reported(told: "job_pb2.CheckResult", shown: Collection[int]) -> CheckResult:
     """Raises InvalidRequest for what is no result of an active check, or of no card of this node."""
+    from muster.probes.active import active_check  # with all that it runs, of which a daemon needs nothing else
+
     entry = next((one for one in active_check.catalogue() if one.item == told.item), None)
     if entry is None or told.code not in entry.codes:
         raise InvalidRequest([Violation("results", f"{told.item!r}, {told.code!r}: no result of an active check")])

@@ -238,11 +238,11 @@ def _report(address: Address, results: "list[CheckResult]") -> None:
     """Tells the daemon of this node what active tests found: it refuses jobs for a card that failed. Where no daemon
     takes it, a note says so if that matters."""
     from muster.agent.cli.client.calls import connect
-    from muster.probes.active import active_check
+    from muster.probes.active import active_settings
     from muster.probes.checks.result import Status
     from muster.v1 import job_pb2, probe_pb2
 
-    of_cards = [r for r in results if r.item.partition(" ")[0] == active_check.ITEM and r.device]
+    of_cards = [r for r in results if r.item.partition(" ")[0] == active_settings.ITEM and r.device]
     if not of_cards:
         return
     request = probe_pb2.ReportResultsRequest()
