@@ -12,6 +12,7 @@ from muster.probes.library.nccl_ras import (
     RasMalformed,
     RasOtherJob,
     RasRefused,
+    RasStatus,
     RasUnreachable,
     RasUnsafe,
     inner_pids,
@@ -265,3 +266,13 @@ def test_unknown_fields_and_missing_ones() -> None:
         b'{"communicators": [{"hash": "x", "ranks": [{"rank": 1, "host": "h", "pid": 2}]}], "z": 1}', 5.0, {"h"}
     )
     assert found.processes() == {2} and found.communicators[0].ranks[0].collective_counts == {}
+
+
+def test_the_answer_of_a_real_nccl() -> None:
+    """Of one rank on an H100 (PyTorch 2.11.0): an all-reduce of one rank is none, so that its count stays 0."""
+    body = (Path(__file__).parents[3] / "fixtures/nccl_ras/2.28.9.json").read_bytes()
+    answer = parse_answer(body, 1.0, ["192.0.2.2"])
+    assert (answer.version, answer.processes()) == ("2.28.9", frozenset({2431}))
+    ((rank,),) = [communicator.ranks for communicator in answer.communicators]
+    assert (rank.rank, rank.cuda_dev, rank.status) == (0, 0, RasStatus())
+    assert rank.collective_counts["AllReduce"] == 0
