@@ -31,7 +31,7 @@ _LIMIT_S = 300.0
 
 
 class NoCompiler(RuntimeError):
-    """Raised where the machine has neither `cc` nor zig."""
+    """Raised where the machine has neither `cc` nor zig, or not the headers of what is built."""
 
 
 def library(kind: str) -> Path:
@@ -41,7 +41,23 @@ def library(kind: str) -> Path:
     the compiler's words.
     """
     source, name = SOURCES[kind]
-    return _built(source, name, (*_FLAGS, "-shared", "-fPIC", f"-Wl,-soname,{name}"))
+    # NVIDIA's own header: what the fake says is held to its prototypes and structs.
+    header = (f"-I{nvml_header().parent}",) if kind == "nvidia" else ()
+    return _built(source, name, (*_FLAGS, *header, "-shared", "-fPIC", f"-Wl,-soname,{name}"))
+
+
+def nvml_header() -> Path:
+    """NVIDIA's nvml.h, of the package nvidia-nvml-dev. Raises NoCompiler where that is not installed."""
+    try:
+        files = importlib.metadata.files("nvidia-nvml-dev") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == "nvml.h":
+            return Path(str(file.locate()))
+    raise NoCompiler(
+        "the fake NVML is compiled with NVIDIA's nvml.h: the package nvidia-nvml-dev is missing (make setup)"
+    )
 
 
 def program(name: str) -> Path:

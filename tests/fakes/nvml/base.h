@@ -1,18 +1,29 @@
 /* The library itself: its users, what it says of itself, and what each function begins with. */
 #include "../common.h"
+/* Of the package nvidia-nvml-dev: the compiler holds each function to its prototype and each struct to its layout. The
+ * functions of older versions are there under their own names, too. */
+#define NVML_NO_UNVERSIONED_FUNC_DEFS
+#include <nvml.h>
 
-enum {
-    OK = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, NOT_LOADED = 9,
-    TIMED_OUT = 10, NO_MEMORY = 20, VERSION = 25, UNKNOWN = 999,
-};
+#define OK NVML_SUCCESS
+#define UNINITIALIZED NVML_ERROR_UNINITIALIZED
+#define INVALID NVML_ERROR_INVALID_ARGUMENT
+#define UNSUPPORTED NVML_ERROR_NOT_SUPPORTED
+#define NOT_FOUND NVML_ERROR_NOT_FOUND
+#define TOO_SMALL NVML_ERROR_INSUFFICIENT_SIZE
+#define NOT_LOADED NVML_ERROR_DRIVER_NOT_LOADED
+#define TIMED_OUT NVML_ERROR_TIMEOUT
+#define NO_MEMORY NVML_ERROR_MEMORY
+#define VERSION NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+#define UNKNOWN NVML_ERROR_UNKNOWN
 #define TOLD_NOTHING UINT64_MAX
 
 /* What nvmlDevice_t points to: only its place counts. */
-struct device {
+struct nvmlDevice_st {
     char unused;
 };
-static struct device devices[FAKE_CARDS];
-static struct device migs[FAKE_CARDS * FAKE_INSTANCES];
+static struct nvmlDevice_st devices[FAKE_CARDS];
+static struct nvmlDevice_st migs[FAKE_CARDS * FAKE_INSTANCES];
 static _Atomic int users;
 static _Atomic uint32_t opened;
 
@@ -31,10 +42,10 @@ static const struct {
     {999, "Unknown Error"},
 };
 
-API const char *nvmlErrorString(int code)
+API const char *nvmlErrorString(nvmlReturn_t code)
 {
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
-        if (errors[i].code == code)
+        if (errors[i].code == (int)code)
             return errors[i].text;
     return "Unknown Error";
 }
@@ -56,11 +67,11 @@ static int initialize(const char *function)
     return OK;
 }
 
-API int nvmlInitWithFlags(unsigned flags) { (void)flags; return initialize("nvmlInitWithFlags"); }
-API int nvmlInit_v2(void) { return initialize("nvmlInit_v2"); }
-API int nvmlInit(void) { return initialize("nvmlInit"); }
+API nvmlReturn_t nvmlInitWithFlags(unsigned flags) { (void)flags; return initialize("nvmlInitWithFlags"); }
+API nvmlReturn_t nvmlInit_v2(void) { return initialize("nvmlInit_v2"); }
+API nvmlReturn_t nvmlInit(void) { return initialize("nvmlInit"); }
 
-API int nvmlShutdown(void)
+API nvmlReturn_t nvmlShutdown(void)
 {
     int before = atomic_load(&users), code;
     if ((code = before ? faulty(the_state(), NULL, "nvmlShutdown") : UNINITIALIZED))
@@ -73,7 +84,7 @@ API int nvmlShutdown(void)
 
 /* What every call but the first ones begins with. A driver that was unloaded, or loaded anew, under an open library
  * knows nothing of it. */
-static int enter(const char *function, struct device *device, struct card **card)
+static int enter(const char *function, nvmlDevice_t device, struct card **card)
 {
     struct state *state = the_state();
     int code;
@@ -90,7 +101,7 @@ static int enter(const char *function, struct device *device, struct card **card
 }
 
 /* A call that must go to the card. */
-static int reach(const char *function, struct device *device, struct card **card)
+static int reach(const char *function, nvmlDevice_t device, struct card **card)
 {
     int code = enter(function, device, card);
     return code ? code : NOW((*card)->lost);
@@ -108,7 +119,7 @@ static int reach(const char *function, struct device *device, struct card **card
     if (code_)                                                                                                         \
         return code_;
 /* ... by the card, or by one of its MIG instances: `part` is then which one, else -1. */
-static int part_of(struct device **device)
+static int part_of(nvmlDevice_t *device)
 {
     if (*device < migs || *device >= migs + FAKE_CARDS * FAKE_INSTANCES)
         return -1;
@@ -127,7 +138,7 @@ static int part_of(struct device **device)
         return code_;
 /* Functions that give one number. */
 #define GIVES(name, type, value)                                                                                       \
-    API int name(struct device *device, type *out)                                                                     \
+    API nvmlReturn_t name(nvmlDevice_t device, type *out)                                                                     \
     {                                                                                                                  \
         REACH                                                                                                          \
         if (!out)                                                                                                      \
@@ -137,7 +148,7 @@ static int part_of(struct device **device)
     }
 /* ... where a card may have none (a negative number). */
 #define GIVES_IF(name, type, value)                                                                                    \
-    API int name(struct device *device, type *out)                                                                     \
+    API nvmlReturn_t name(nvmlDevice_t device, type *out)                                                                     \
     {                                                                                                                  \
         REACH                                                                                                          \
         if (!out)                                                                                                      \
@@ -150,22 +161,22 @@ static int part_of(struct device **device)
 
 static int text(char *into, unsigned room, const char *value) { return give_text(into, room, value) ? OK : TOO_SMALL; }
 
-API int nvmlSystemGetDriverVersion(char *into, unsigned room)
+API nvmlReturn_t nvmlSystemGetDriverVersion(char *into, unsigned room)
 {
     SYSTEM
     return text(into, room, the_state()->driver_version);
 }
 
-API int nvmlSystemGetNVMLVersion(char *into, unsigned room)
+API nvmlReturn_t nvmlSystemGetNVMLVersion(char *into, unsigned room)
 {
     SYSTEM
     return text(into, room, the_state()->library_version);
 }
 
-API int nvmlSystemGetCudaDriverVersion_v2(int *version) { SYSTEM *version = 12080; return OK; }
-API int nvmlSystemGetCudaDriverVersion(int *version) { SYSTEM *version = 12080; return OK; }
+API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) { SYSTEM *version = 12080; return OK; }
+API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) { SYSTEM *version = 12080; return OK; }
 
-API int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned room)
+API nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned room)
 {
     SYSTEM
     char path[64], value[256];

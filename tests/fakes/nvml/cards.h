@@ -9,7 +9,7 @@ static int place_of(struct state *state, unsigned index)
     return -1;
 }
 
-static int handle(const char *function, int place, struct device **out)
+static int handle(const char *function, int place, nvmlDevice_t *out)
 {
     struct card *card = NULL;
     if (place < 0)
@@ -32,10 +32,10 @@ static int count_cards(const char *function, unsigned *count)
     return OK;
 }
 
-API int nvmlDeviceGetCount_v2(unsigned *count) { return count_cards(__func__, count); }
-API int nvmlDeviceGetCount(unsigned *count) { return count_cards(__func__, count); }
+API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) { return count_cards(__func__, count); }
+API nvmlReturn_t nvmlDeviceGetCount(unsigned *count) { return count_cards(__func__, count); }
 
-static int by_index(const char *function, unsigned index, struct device **device)
+static int by_index(const char *function, unsigned index, nvmlDevice_t *device)
 {
     struct state *state = the_state();
     if (!state || atomic_load(&users) == 0)
@@ -44,12 +44,12 @@ static int by_index(const char *function, unsigned index, struct device **device
     return place < 0 ? INVALID : handle(function, place, device);
 }
 
-API int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **device)
+API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
     return by_index(__func__, index, device);
 }
 
-API int nvmlDeviceGetHandleByIndex(unsigned index, struct device **device)
+API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device)
 {
     return by_index(__func__, index, device);
 }
@@ -67,7 +67,7 @@ static bool same_bus(const char *one, const char *other)
 }
 
 #define BY(name, matches)                                                                                              \
-    API int name(const char *wanted, struct device **device)                                                           \
+    API nvmlReturn_t name(const char *wanted, nvmlDevice_t *device)                                                           \
     {                                                                                                                  \
         SYSTEM                                                                                                         \
         struct state *state = the_state();                                                                             \
@@ -82,7 +82,7 @@ BY(nvmlDeviceGetHandleByPciBusId_v2, same_bus(wanted, card->bus_id))
 BY(nvmlDeviceGetHandleByUUID, !strcmp(wanted, card->uuid))
 BY(nvmlDeviceGetHandleBySerial, !strcmp(wanted, card->serial))
 
-API int nvmlDeviceGetIndex(struct device *device, unsigned *index)
+API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index)
 {
     REMEMBERED
     for (*index = 0; place_of(the_state(), *index) != device - devices; ++*index)
@@ -91,7 +91,7 @@ API int nvmlDeviceGetIndex(struct device *device, unsigned *index)
     return OK;
 }
 
-API int nvmlDeviceGetName(struct device *device, char *into, unsigned room)
+API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *into, unsigned room)
 {
     int part = part_of(&device);
     REMEMBERED
@@ -100,7 +100,7 @@ API int nvmlDeviceGetName(struct device *device, char *into, unsigned room)
     return text(into, room, name);
 }
 
-API int nvmlDeviceGetUUID(struct device *device, char *into, unsigned room)
+API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *into, unsigned room)
 {
     int part = part_of(&device);
     REMEMBERED
@@ -114,39 +114,39 @@ API int nvmlDeviceGetUUID(struct device *device, char *into, unsigned room)
     return text(into, room, uuid);
 }
 
-API int nvmlDeviceGetMinorNumber(struct device *device, unsigned *minor)
+API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor)
 {
     REMEMBERED
     *minor = (unsigned)card->minor;
     return OK;
 }
 
-API int nvmlDeviceGetModuleId(struct device *device, unsigned *id)
+API nvmlReturn_t nvmlDeviceGetModuleId(nvmlDevice_t device, unsigned *id)
 {
     REMEMBERED
     *id = (unsigned)card->minor + 1;
     return OK;
 }
 
-API int nvmlDeviceGetVbiosVersion(struct device *device, char *into, unsigned room)
+API nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *into, unsigned room)
 {
     REACH
     return text(into, room, "96.00.74.00.01");
 }
 
-API int nvmlDeviceGetBoardPartNumber(struct device *device, char *into, unsigned room)
+API nvmlReturn_t nvmlDeviceGetBoardPartNumber(nvmlDevice_t device, char *into, unsigned room)
 {
     REACH
     return text(into, room, "000-00000-0000-000");
 }
 
-API int nvmlDeviceGetSerial(struct device *device, char *into, unsigned room)
+API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *into, unsigned room)
 {
     REMEMBERED
     return card->serial[0] ? text(into, room, card->serial) : UNSUPPORTED;
 }
 
-API int nvmlDeviceGetCudaComputeCapability(struct device *device, int *major, int *minor)
+API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
     REMEMBERED
     *major = 9;
@@ -154,40 +154,35 @@ API int nvmlDeviceGetCudaComputeCapability(struct device *device, int *major, in
     return OK;
 }
 
-struct pci {
-    char short_id[16];
-    unsigned domain, bus, device, id, subsystem;
-    char bus_id[32];
-};
 
-static void fill_pci(struct pci *pci, const char *bus_id)
+static void fill_pci(nvmlPciInfo_t *pci, const char *bus_id)
 {
     unsigned function = 0;
     memset(pci, 0, sizeof *pci);
     sscanf(bus_id, "%x:%x:%x.%x", &pci->domain, &pci->bus, &pci->device, &function);
-    snprintf(pci->short_id, sizeof pci->short_id, "%04X:%02X:%02X.%X", pci->domain & 0xffff, pci->bus & 0xff,
+    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.%X", pci->domain & 0xffff, pci->bus & 0xff,
              pci->device & 0xff, function & 7);
-    snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.%X", pci->domain, pci->bus & 0xff, pci->device & 0xff,
+    snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.%X", pci->domain, pci->bus & 0xff, pci->device & 0xff,
              function & 7);
-    pci->id = 0x233010de;
-    pci->subsystem = 0x16c110de;
+    pci->pciDeviceId = 0x233010de;
+    pci->pciSubSystemId = 0x16c110de;
 }
 
-API int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci *pci)
+API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     REMEMBERED
     fill_pci(pci, card->bus_id);
     return OK;
 }
 
-API int nvmlDeviceGetPciInfo_v2(struct device *device, struct pci *pci)
+API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     REMEMBERED
     fill_pci(pci, card->bus_id);
     return OK;
 }
 
-API int nvmlDeviceGetPciInfo(struct device *device, struct pci *pci)
+API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     REMEMBERED
     fill_pci(pci, card->bus_id);

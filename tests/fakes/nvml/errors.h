@@ -5,7 +5,7 @@
     if (NOW(card->ecc_on) != 1)                                                                                        \
         return UNSUPPORTED;
 
-API int nvmlDeviceGetEccMode(struct device *device, unsigned *now, unsigned *pending)
+API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *now, unsigned *pending)
 {
     REACH
     if (NOW(card->ecc_on) < 0)
@@ -26,7 +26,7 @@ static uint64_t ecc(struct card *card, bool uncorrected, bool aggregate, bool sr
     return sum;
 }
 
-API int nvmlDeviceGetTotalEccErrors(struct device *device, unsigned type, unsigned counter, unsigned long long *count)
+API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned type, unsigned counter, unsigned long long *count)
 {
     WITH_ECC
     if (type > 1 || counter > 1)
@@ -35,7 +35,7 @@ API int nvmlDeviceGetTotalEccErrors(struct device *device, unsigned type, unsign
     return OK;
 }
 
-API int nvmlDeviceGetMemoryErrorCounter(struct device *device, unsigned type, unsigned counter, unsigned where,
+API nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned type, unsigned counter, unsigned where,
                                         unsigned long long *count)
 {
     WITH_ECC
@@ -47,26 +47,21 @@ API int nvmlDeviceGetMemoryErrorCounter(struct device *device, unsigned type, un
     return OK;
 }
 
-struct sram {
-    unsigned version;
-    unsigned long long old_parity, old_secded, old_corrected, parity, secded, corrected, buckets[5];
-    unsigned exceeded;
-};
 
-API int nvmlDeviceGetSramEccErrorStatus(struct device *device, struct sram *sram)
+API nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_v1_t *sram)
 {
     WITH_ECC
     if (sram->version != 0x01000068)
         return VERSION;
-    memset(&sram->old_parity, 0, sizeof *sram - offsetof(struct sram, old_parity));
-    sram->corrected = sram->old_corrected = NOW(card->sram_corrected);
-    sram->secded = sram->old_secded = NOW(card->sram_uncorrected);
-    sram->buckets[1] = sram->secded;
-    sram->exceeded = sram->old_secded > 10;
+    memset(&sram->aggregateUncParity, 0, sizeof *sram - offsetof(nvmlEccSramErrorStatus_v1_t, aggregateUncParity));
+    sram->volatileCor = sram->aggregateCor = NOW(card->sram_corrected);
+    sram->volatileUncSecDed = sram->aggregateUncSecDed = NOW(card->sram_uncorrected);
+    sram->aggregateUncBucketSm = sram->volatileUncSecDed;
+    sram->bThresholdExceeded = sram->aggregateUncSecDed > 10;
     return OK;
 }
 
-API int nvmlDeviceGetRemappedRows(struct device *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
+API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
                                   unsigned *failure)
 {
     REACH
@@ -79,7 +74,7 @@ API int nvmlDeviceGetRemappedRows(struct device *device, unsigned *corrected, un
     return OK;
 }
 
-API int nvmlDeviceGetRetiredPages(struct device *device, unsigned cause, unsigned *count, unsigned long long *pages)
+API nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, unsigned cause, unsigned *count, unsigned long long *pages)
 {
     REACH
     (void)cause, (void)count, (void)pages;

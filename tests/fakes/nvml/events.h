@@ -1,18 +1,13 @@
 /* Events, of which a process hears that waits for them. */
 
-struct event_set {
+struct nvmlEventSet_st {
     uint64_t next;
     uint64_t mask[FAKE_CARDS];
     uint64_t from[FAKE_CARDS];
 };
-struct event_data {
-    struct device *device;
-    unsigned long long type, data;
-    unsigned instance, compute_instance;
-};
 #define EVENT_TYPES 0x19fULL
 
-API int nvmlEventSetCreate(struct event_set **set)
+API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 {
     SYSTEM
     if (!(*set = calloc(1, sizeof **set)))
@@ -21,12 +16,12 @@ API int nvmlEventSetCreate(struct event_set **set)
     return OK;
 }
 
-API int nvmlEventSetFree(struct event_set *set) { SYSTEM free(set); return OK; }
+API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) { SYSTEM free(set); return OK; }
 
 GIVES(nvmlDeviceGetSupportedEventTypes, unsigned long long, EVENT_TYPES)
 
 /* What happened before is lost, as with the real one. */
-API int nvmlDeviceRegisterEvents(struct device *device, unsigned long long types, struct event_set *set)
+API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)
 {
     REACH
     if (!set || types & ~EVENT_TYPES)
@@ -37,7 +32,7 @@ API int nvmlDeviceRegisterEvents(struct device *device, unsigned long long types
     return OK;
 }
 
-static bool next_event(struct state *state, struct event_set *set, struct event_data *data)
+static bool next_event(struct state *state, nvmlEventSet_t set, nvmlEventData_t *data)
 {
     uint64_t count = __atomic_load_n(&state->event_count, __ATOMIC_ACQUIRE);
     if (count - set->next > FAKE_EVENTS)
@@ -48,15 +43,15 @@ static bool next_event(struct state *state, struct event_set *set, struct event_
         if (event.card < 0 || event.card >= FAKE_CARDS || number < set->from[event.card]
             || !(set->mask[event.card] & event.type))
             continue;
-        *data = (struct event_data){.device = &devices[event.card], .type = event.type, .data = event.data,
-                                    .instance = UINT32_MAX, .compute_instance = UINT32_MAX};
+        *data = (nvmlEventData_t){.device = &devices[event.card], .eventType = event.type, .eventData = event.data,
+                                    .gpuInstanceId = UINT32_MAX, .computeInstanceId = UINT32_MAX};
         return true;
     }
     return false;
 }
 
 /* NVML says that it gives GPU_IS_LOST where one of the cards it watches is: at once, each time. */
-static int wait_event(const char *function, struct event_set *set, struct event_data *data, unsigned timeout_ms)
+static int wait_event(const char *function, nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
 {
     double end = now_s() + timeout_ms / 1000.0, left;
     struct state *state = the_state();
@@ -79,12 +74,12 @@ static int wait_event(const char *function, struct event_set *set, struct event_
     return TIMED_OUT;
 }
 
-API int nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned timeout_ms)
+API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
 {
     return wait_event(__func__, set, data, timeout_ms);
 }
 
-API int nvmlEventSetWait(struct event_set *set, struct event_data *data, unsigned timeout_ms)
+API nvmlReturn_t nvmlEventSetWait(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
 {
     return wait_event(__func__, set, data, timeout_ms);
 }

@@ -1,29 +1,15 @@
 /* Values that are asked for by a number, several at a time. */
 
-struct field {
-    unsigned id, scope;
-    long long timestamp, latency_us;
-    unsigned type;
-    int code;
-    union {
-        double d;
-        unsigned ui;
-        unsigned long ul;
-        unsigned long long ull;
-        long long sll;
-        int si;
-    } value;
-};
 enum { UI = 1, ULL = 3, SI = 5 };
 
-static void give(struct field *field, unsigned type, uint64_t value)
+static void give(nvmlFieldValue_t *field, unsigned type, uint64_t value)
 {
-    field->type = type;
-    field->value.ull = 0;
+    field->valueType = type;
+    field->value.ullVal = 0;
     if (type == ULL)
-        field->value.ull = value;
+        field->value.ullVal = value;
     else
-        field->value.ui = (unsigned)value;
+        field->value.uiVal = (unsigned)value;
 }
 
 /* The number of links, or 1 for one of them; 0: no such link. */
@@ -33,12 +19,12 @@ static uint64_t links_meant(struct card *card, unsigned scope)
     return scope == UINT32_MAX ? (uint64_t)links : scope < (unsigned)links;
 }
 
-static int one_field(struct card *card, struct field *field)
+static int one_field(struct card *card, nvmlFieldValue_t *field)
 {
     uint64_t links = NOW(card->link_count) > 0 ? (uint64_t)NOW(card->link_count) : 0;
     uint64_t half = fabric_bytes(card) / 2, meant;
     bool has_ecc = NOW(card->ecc_on) == 1, remaps = NOW(card->remapped_correctable) >= 0;
-    switch (field->id) {
+    switch (field->fieldId) {
     case 1: give(field, UI, has_ecc); return NOW(card->ecc_on) < 0 ? UNSUPPORTED : OK;
     case 3: give(field, ULL, ecc(card, false, false, true, true)); return has_ecc ? OK : UNSUPPORTED;
     case 4: give(field, ULL, ecc(card, true, false, true, true)); return has_ecc ? OK : UNSUPPORTED;
@@ -55,7 +41,7 @@ static int one_field(struct card *card, struct field *field)
     case 138: case 139: case 140: case 141:
         if (!links || NOW(card->link_version) > 4)
             return UNSUPPORTED;
-        if (!(meant = links_meant(card, field->scope)))
+        if (!(meant = links_meant(card, field->scopeId)))
             return INVALID;
         give(field, ULL, half * meant / links / 1024);
         return OK;
@@ -63,7 +49,7 @@ static int one_field(struct card *card, struct field *field)
     case 202: case 204:
         if (!links || NOW(card->link_version) <= 4)
             return UNSUPPORTED;
-        if (!(meant = links_meant(card, field->scope)))
+        if (!(meant = links_meant(card, field->scopeId)))
             return INVALID;
         give(field, ULL, half * meant / links);
         return OK;
@@ -74,16 +60,16 @@ static int one_field(struct card *card, struct field *field)
     case 164:
         if (!links)
             return UNSUPPORTED;
-        if (field->scope >= links)
+        if (field->scopeId >= links)
             return INVALID;
-        give(field, UI, NOW(card->link_up) >> field->scope & 1 ? 26562 : 0);
+        give(field, UI, NOW(card->link_up) >> field->scopeId & 1 ? 26562 : 0);
         return OK;
     case 165:
         if (!links)
             return UNSUPPORTED;
-        if (field->scope >= links)
+        if (field->scopeId >= links)
             return INVALID;
-        give(field, UI, NOW(card->link_up) >> field->scope & 1);
+        give(field, UI, NOW(card->link_up) >> field->scopeId & 1);
         return OK;
     case 185: case 186: give(field, UI, milliwatts(card)); return OK;
     case 187: give(field, UI, 200000); return OK;
@@ -101,7 +87,7 @@ static int one_field(struct card *card, struct field *field)
 }
 
 /* A field that fails does so alone; a fault of one is set as "field:<id>". */
-API int nvmlDeviceGetFieldValues(struct device *device, int count, struct field *fields)
+API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *fields)
 {
     REACH
     struct timespec now;
@@ -111,14 +97,14 @@ API int nvmlDeviceGetFieldValues(struct device *device, int count, struct field 
     clock_gettime(CLOCK_REALTIME, &now);
     for (int i = 0; i < count; i++) {
         fields[i].timestamp = (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-        fields[i].latency_us = 0;
-        fields[i].code = 0;
+        fields[i].latencyUsec = 0;
+        fields[i].nvmlReturn = 0;
         if (NOW(card->fault_count)) {
-            snprintf(name, sizeof name, "field:%u", fields[i].id);
-            fields[i].code = obey(the_state(), card->faults, &card->fault_count, name);
+            snprintf(name, sizeof name, "field:%u", fields[i].fieldId);
+            fields[i].nvmlReturn = obey(the_state(), card->faults, &card->fault_count, name);
         }
-        if (!fields[i].code)
-            fields[i].code = one_field(card, &fields[i]);
+        if (!fields[i].nvmlReturn)
+            fields[i].nvmlReturn = one_field(card, &fields[i]);
     }
     return OK;
 }

@@ -1,35 +1,22 @@
 /* GPM: samples, and what two of them say of the time between. As the library does, only the metrics that are asked for
  * are written to, by the number of the caller. */
 
-struct gpm_sample {
+struct nvmlGpmSample_st {
     struct card *card;
     int part;
     double at;
 };
-struct gpm_metric {
-    unsigned id, code;
-    double value;
-    const char *names[3];
-};
-struct gpm_get {
-    unsigned version, count;
-    struct gpm_sample *before, *now;
-    struct gpm_metric metrics[];
-};
-struct gpm_support {
-    unsigned version, supported;
-};
 
-API int nvmlGpmQueryDeviceSupport(struct device *device, struct gpm_support *support)
+API nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support)
 {
     REACH
     if (support->version != 1)
         return VERSION;
-    support->supported = NOW(card->gpm) != 0;
+    support->isSupportedDevice = NOW(card->gpm) != 0;
     return OK;
 }
 
-API int nvmlGpmSampleAlloc(struct gpm_sample **sample)
+API nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t *sample)
 {
     SYSTEM
     if (!(*sample = calloc(1, sizeof **sample)))
@@ -39,7 +26,7 @@ API int nvmlGpmSampleAlloc(struct gpm_sample **sample)
     return OK;
 }
 
-API int nvmlGpmSampleFree(struct gpm_sample *sample)
+API nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample)
 {
     SYSTEM
     if (!sample)
@@ -50,23 +37,23 @@ API int nvmlGpmSampleFree(struct gpm_sample *sample)
     return OK;
 }
 
-static int take_sample(struct card *card, int part, struct gpm_sample *sample)
+static int take_sample(struct card *card, int part, nvmlGpmSample_t sample)
 {
     if (!sample)
         return INVALID;
     if (!NOW(card->gpm))
         return UNSUPPORTED;
-    *sample = (struct gpm_sample){.card = card, .part = part, .at = now_s()};
+    *sample = (struct nvmlGpmSample_st){.card = card, .part = part, .at = now_s()};
     return OK;
 }
 
-API int nvmlGpmSampleGet(struct device *device, struct gpm_sample *sample)
+API nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample)
 {
     REACH
     return NOW(card->mig) == 1 ? UNSUPPORTED : take_sample(card, -1, sample);
 }
 
-API int nvmlGpmMigSampleGet(struct device *device, unsigned instance, struct gpm_sample *sample)
+API nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned instance, nvmlGpmSample_t sample)
 {
     REACH
     if (NOW(card->mig) != 1 || instance < 7 || instance >= 7 + (unsigned)NOW(card->mig_count))
@@ -76,20 +63,20 @@ API int nvmlGpmMigSampleGet(struct device *device, unsigned instance, struct gpm
 
 /* Two samples of one card, or of one instance, in the order of their time. Of an instance a metric is less by its
  * number, so that one can be told from another. */
-API int nvmlGpmMetricsGet(struct gpm_get *get)
+API nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get)
 {
     SYSTEM
     if (get->version != 1)
         return VERSION;
-    if (!get->before || !get->now || !get->count || !get->before->card || get->before->card != get->now->card)
+    if (!get->sample1 || !get->sample2 || !get->numMetrics || !get->sample1->card || get->sample1->card != get->sample2->card)
         return INVALID;
-    if (get->before->part != get->now->part || get->before->at >= get->now->at)
+    if (get->sample1->part != get->sample2->part || get->sample1->at >= get->sample2->at)
         return INVALID;
-    for (unsigned i = 0; i < get->count; i++) {
-        struct gpm_metric *metric = &get->metrics[i];
-        double value = metric->id < FAKE_GPM ? NOW(get->now->card->gpm_values[metric->id]) : -1;
-        metric->code = value < 0 ? UNSUPPORTED : OK; /* not so of NaN */
-        metric->value = value - (get->now->part > 0 ? get->now->part : 0);
+    for (unsigned i = 0; i < get->numMetrics; i++) {
+        nvmlGpmMetric_t *metric = &get->metrics[i];
+        double value = metric->metricId < FAKE_GPM ? NOW(get->sample2->card->gpm_values[metric->metricId]) : -1;
+        metric->nvmlReturn = value < 0 ? UNSUPPORTED : OK; /* not so of NaN */
+        metric->value = value - (get->sample2->part > 0 ? get->sample2->part : 0);
     }
     return OK;
 }

@@ -9,19 +9,19 @@ static int affinity(struct card *card, unsigned words, unsigned long *mask)
     return OK;
 }
 
-API int nvmlDeviceGetCpuAffinity(struct device *device, unsigned words, unsigned long *mask)
+API nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned words, unsigned long *mask)
 {
     REACH
     return affinity(card, words, mask);
 }
 
-API int nvmlDeviceGetCpuAffinityWithinScope(struct device *device, unsigned words, unsigned long *mask, unsigned scope)
+API nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned words, unsigned long *mask, unsigned scope)
 {
     REACH
     return scope > 1 ? INVALID : affinity(card, words, mask);
 }
 
-API int nvmlDeviceGetMemoryAffinity(struct device *device, unsigned words, unsigned long *mask, unsigned scope)
+API nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned words, unsigned long *mask, unsigned scope)
 {
     REACH
     int node = NOW(card->numa_node);
@@ -35,7 +35,7 @@ API int nvmlDeviceGetMemoryAffinity(struct device *device, unsigned words, unsig
 }
 
 /* Only for cards whose own memory is a node of the host, which ours never is. */
-API int nvmlDeviceGetNumaNodeId(struct device *device, int *node) { REACH (void)node; return UNSUPPORTED; }
+API nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned *node) { REACH (void)node; return UNSUPPORTED; }
 
 static bool joined(struct card *one, struct card *other, struct state *state)
 {
@@ -52,7 +52,7 @@ static bool joined(struct card *one, struct card *other, struct state *state)
     return switched && theirs;
 }
 
-API int nvmlDeviceGetP2PStatus(struct device *device, struct device *other, unsigned what, unsigned *status)
+API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other, unsigned what, unsigned *status)
 {
     REACH
     struct card *second = NULL;
@@ -65,7 +65,7 @@ API int nvmlDeviceGetP2PStatus(struct device *device, struct device *other, unsi
     return OK;
 }
 
-API int nvmlDeviceGetTopologyCommonAncestor(struct device *device, struct device *other, unsigned *level)
+API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t other, unsigned *level)
 {
     REACH
     struct card *second = NULL;
@@ -84,21 +84,21 @@ API int nvmlDeviceGetTopologyCommonAncestor(struct device *device, struct device
     if (link >= (unsigned)NOW(card->link_count) || link >= FAKE_LINKS)                                                 \
         return INVALID;
 
-API int nvmlDeviceGetNvLinkState(struct device *device, unsigned link, unsigned *up)
+API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *up)
 {
     OF_LINK
     *up = NOW(card->link_up) >> link & 1;
     return OK;
 }
 
-API int nvmlDeviceGetNvLinkVersion(struct device *device, unsigned link, unsigned *version)
+API nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned link, unsigned *version)
 {
     OF_LINK
     *version = (unsigned)NOW(card->link_version);
     return OK;
 }
 
-API int nvmlDeviceGetNvLinkRemoteDeviceType(struct device *device, unsigned link, unsigned *type)
+API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned link, unsigned *type)
 {
     OF_LINK
     int end = NOW(card->link_end[link]);
@@ -106,7 +106,7 @@ API int nvmlDeviceGetNvLinkRemoteDeviceType(struct device *device, unsigned link
     return NOW(card->link_up) >> link & 1 ? OK : UNSUPPORTED;
 }
 
-API int nvmlDeviceGetNvLinkRemotePciInfo_v2(struct device *device, unsigned link, struct pci *pci)
+API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link, nvmlPciInfo_t *pci)
 {
     OF_LINK
     int end = NOW(card->link_end[link]);
@@ -116,11 +116,11 @@ API int nvmlDeviceGetNvLinkRemotePciInfo_v2(struct device *device, unsigned link
     snprintf(bus_id, sizeof bus_id, "0000:%02x:00.0", end >= FAKE_SWITCH ? (end - FAKE_SWITCH + 5) & 0xff : 0);
     fill_pci(pci, end >= FAKE_SWITCH ? bus_id : the_state()->cards[end].bus_id);
     if (end >= FAKE_SWITCH)
-        pci->id = 0x22a310de;
+        pci->pciDeviceId = 0x22a310de;
     return OK;
 }
 
-API int nvmlDeviceGetNvLinkErrorCounter(struct device *device, unsigned link, unsigned counter,
+API nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned link, unsigned counter,
                                         unsigned long long *value)
 {
     OF_LINK
@@ -129,21 +129,8 @@ API int nvmlDeviceGetNvLinkErrorCounter(struct device *device, unsigned link, un
     return OK;
 }
 
-struct fabric {
-    unsigned char cluster[16];
-    unsigned status, clique;
-    unsigned char state;
-};
-struct fabric_v {
-    unsigned version;
-    unsigned char cluster[16];
-    unsigned status, clique;
-    unsigned char state;
-    unsigned health_mask;
-    unsigned char health_summary;
-};
 
-API int nvmlDeviceGetGpuFabricInfo(struct device *device, struct fabric *fabric)
+API nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *fabric)
 {
     REACH
     memset(fabric, 0, sizeof *fabric);
@@ -152,18 +139,18 @@ API int nvmlDeviceGetGpuFabricInfo(struct device *device, struct fabric *fabric)
     return OK;
 }
 
-API int nvmlDeviceGetGpuFabricInfoV(struct device *device, struct fabric_v *fabric)
+API nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfo_v3_t *fabric)
 {
     REACH
     unsigned version = fabric->version;
     if (version != 0x02000024 && version != 0x03000028)
         return VERSION;
-    memset(fabric->cluster, 0, sizeof fabric->cluster);
+    memset(fabric->clusterUuid, 0, sizeof fabric->clusterUuid);
     fabric->status = (unsigned)NOW(card->fabric_status);
-    fabric->clique = 0;
+    fabric->cliqueId = 0;
     fabric->state = (unsigned char)NOW(card->fabric_state);
-    fabric->health_mask = 0;
+    fabric->healthMask = 0;
     if (version == 0x03000028)
-        fabric->health_summary = (unsigned char)NOW(card->fabric_health);
+        fabric->healthSummary = (unsigned char)NOW(card->fabric_health);
     return OK;
 }

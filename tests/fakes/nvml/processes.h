@@ -1,13 +1,8 @@
 /* Processes on a card. */
 
-struct running {
-    unsigned pid;
-    unsigned long long bytes;
-    unsigned instance, compute_instance;
-};
 
 /* `part` -1: of the whole card. */
-static int running(struct card *card, int part, bool graphics, unsigned *count, struct running *into)
+static int running(struct card *card, int part, bool graphics, unsigned *count, nvmlProcessInfo_t *into)
 {
     struct process list[FAKE_PROCESSES];
     int all = processes(card, list);
@@ -22,16 +17,16 @@ static int running(struct card *card, int part, bool graphics, unsigned *count, 
     if (kept && !into)
         return INVALID;
     for (unsigned i = 0; i < kept; i++)
-        into[i] = (struct running){.pid = (unsigned)list[i].pid,
-                                   .bytes = list[i].flags & PROCESS_UNTOLD ? TOLD_NOTHING : list[i].bytes,
-                                   .instance = list[i].flags / PROCESS_INSTANCE ? 6u + list[i].flags / PROCESS_INSTANCE
+        into[i] = (nvmlProcessInfo_t){.pid = (unsigned)list[i].pid,
+                                   .usedGpuMemory = list[i].flags & PROCESS_UNTOLD ? TOLD_NOTHING : list[i].bytes,
+                                   .gpuInstanceId = list[i].flags / PROCESS_INSTANCE ? 6u + list[i].flags / PROCESS_INSTANCE
                                                                                 : UINT32_MAX,
-                                   .compute_instance = list[i].flags / PROCESS_INSTANCE ? 0 : UINT32_MAX};
+                                   .computeInstanceId = list[i].flags / PROCESS_INSTANCE ? 0 : UINT32_MAX};
     return OK;
 }
 
 #define RUNNING(name, graphics)                                                                                        \
-    API int name(struct device *device, unsigned *count, struct running *into)                                         \
+    API nvmlReturn_t name(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *into)                                         \
     {                                                                                                                  \
         REACH_PART                                                                                                     \
         return count ? running(card, part, graphics, count, into) : INVALID;                                                 \
@@ -41,7 +36,7 @@ RUNNING(nvmlDeviceGetComputeRunningProcesses_v2, false)
 RUNNING(nvmlDeviceGetGraphicsRunningProcesses_v3, true)
 RUNNING(nvmlDeviceGetGraphicsRunningProcesses_v2, true)
 
-API int nvmlDeviceGetMPSComputeRunningProcesses_v3(struct device *device, unsigned *count, struct running *into)
+API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *into)
 {
     REACH_PART
     (void)into;
@@ -49,14 +44,9 @@ API int nvmlDeviceGetMPSComputeRunningProcesses_v3(struct device *device, unsign
     return OK;
 }
 
-struct process_sample {
-    unsigned pid;
-    unsigned long long at;
-    unsigned sm, memory, encoder, decoder;
-};
 
 /* An idle card is "not found". */
-API int nvmlDeviceGetProcessUtilization(struct device *device, struct process_sample *into, unsigned *count,
+API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *into, unsigned *count,
                                         unsigned long long since)
 {
     REACH
@@ -74,9 +64,9 @@ API int nvmlDeviceGetProcessUtilization(struct device *device, struct process_sa
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     for (unsigned i = 0; i < all; i++)
-        into[i] = (struct process_sample){.pid = (unsigned)list[i].pid,
-                                          .at = (unsigned long long)now.tv_sec * 1000000 + (unsigned)now.tv_nsec / 1000,
-                                          .sm = util / all,
-                                          .memory = memory / all};
+        into[i] = (nvmlProcessUtilizationSample_t){.pid = (unsigned)list[i].pid,
+                                          .timeStamp = (unsigned long long)now.tv_sec * 1000000 + (unsigned)now.tv_nsec / 1000,
+                                          .smUtil = util / all,
+                                          .memUtil = memory / all};
     return OK;
 }

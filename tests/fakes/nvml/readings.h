@@ -1,12 +1,5 @@
 /* Utilization, memory, power, temperatures, clocks, modes. */
 
-struct memory {
-    unsigned long long total, free, used;
-};
-struct memory_v2 {
-    unsigned version;
-    unsigned long long total, reserved, free, used;
-};
 
 /* Of a MIG instance a 7th, and its own processes. */
 static uint64_t part_used(struct card *card, int part)
@@ -20,7 +13,7 @@ static uint64_t part_used(struct card *card, int part)
     return used;
 }
 
-API int nvmlDeviceGetMemoryInfo(struct device *device, struct memory *memory)
+API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     REACH_PART
     memory->total = part < 0 ? NOW(card->mem_total) : NOW(card->mem_total) / 7;
@@ -29,7 +22,7 @@ API int nvmlDeviceGetMemoryInfo(struct device *device, struct memory *memory)
     return OK;
 }
 
-API int nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory_v2 *memory)
+API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
     REACH_PART
     if (memory->version != 0x02000028)
@@ -41,12 +34,12 @@ API int nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory_v2 *memo
     return OK;
 }
 
-API int nvmlDeviceGetBAR1MemoryInfo(struct device *device, struct memory *memory)
+API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)
 {
     REACH
-    memory->total = 128ULL << 30;
-    memory->used = 2ULL << 20;
-    memory->free = memory->total - memory->used;
+    memory->bar1Total = 128ULL << 30;
+    memory->bar1Used = 2ULL << 20;
+    memory->bar1Free = memory->bar1Total - memory->bar1Used;
     return OK;
 }
 
@@ -54,17 +47,17 @@ static unsigned percent(double value) { return value <= 0 ? 0 : value >= 100 ? 1
 static unsigned milliwatts(struct card *card) { return (unsigned)(MOVING(card, power_w) * 1000 + 0.5); }
 static int degrees(struct card *card) { return (int)(MOVING(card, temp_c) + 0.5); }
 
-API int nvmlDeviceGetUtilizationRates(struct device *device, unsigned *rates)
+API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates)
 {
     REACH
     if (NOW(card->mig) == 1)
         return UNSUPPORTED;
-    rates[0] = percent(MOVING(card, util));
-    rates[1] = percent(MOVING(card, mem_util));
+    rates->gpu = percent(MOVING(card, util));
+    rates->memory = percent(MOVING(card, mem_util));
     return OK;
 }
 
-API int nvmlDeviceGetEncoderUtilization(struct device *device, unsigned *util, unsigned *period_us)
+API nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned *util, unsigned *period_us)
 {
     REACH
     if (NOW(card->mig) == 1)
@@ -74,7 +67,7 @@ API int nvmlDeviceGetEncoderUtilization(struct device *device, unsigned *util, u
     return OK;
 }
 
-API int nvmlDeviceGetDecoderUtilization(struct device *device, unsigned *util, unsigned *period_us)
+API nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned *util, unsigned *period_us)
 {
     REACH
     if (NOW(card->mig) == 1)
@@ -84,7 +77,7 @@ API int nvmlDeviceGetDecoderUtilization(struct device *device, unsigned *util, u
     return OK;
 }
 
-API int nvmlDeviceGetTemperature(struct device *device, unsigned sensor, unsigned *value)
+API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned sensor, unsigned *value)
 {
     REACH
     if (sensor)
@@ -93,23 +86,19 @@ API int nvmlDeviceGetTemperature(struct device *device, unsigned sensor, unsigne
     return OK;
 }
 
-struct temperature {
-    unsigned version, sensor;
-    int value;
-};
 
-API int nvmlDeviceGetTemperatureV(struct device *device, struct temperature *temperature)
+API nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_v1_t *temperature)
 {
     REACH
     if (temperature->version != 0x0100000c)
         return VERSION;
-    if (temperature->sensor)
+    if (temperature->sensorType)
         return INVALID;
-    temperature->value = degrees(card);
+    temperature->temperature = degrees(card);
     return OK;
 }
 
-API int nvmlDeviceGetTemperatureThreshold(struct device *device, unsigned which, unsigned *value)
+API nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, unsigned which, unsigned *value)
 {
     REACH
     int limits[] = {NOW(card->shutdown_c), NOW(card->slowdown_c), NOW(card->mem_max_c), NOW(card->gpu_max_c)};
@@ -145,7 +134,7 @@ GIVES_IF(nvmlDeviceGetFanSpeed, unsigned, -1)
 GIVES_IF(nvmlDeviceGetRetiredPagesPendingStatus, unsigned, -1)
 GIVES(nvmlDeviceGetMaxMigDeviceCount, unsigned, NOW(card->mig) == 1 ? 7 : 0)
 
-API int nvmlDeviceGetPowerManagementLimitConstraints(struct device *device, unsigned *least, unsigned *most)
+API nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned *least, unsigned *most)
 {
     REACH
     *least = 200000;
@@ -163,25 +152,25 @@ static int clock_of(struct card *card, unsigned type, bool most, unsigned *mhz)
     return OK;
 }
 
-API int nvmlDeviceGetClockInfo(struct device *device, unsigned type, unsigned *mhz)
+API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned type, unsigned *mhz)
 {
     REACH
     return clock_of(card, type, false, mhz);
 }
 
-API int nvmlDeviceGetMaxClockInfo(struct device *device, unsigned type, unsigned *mhz)
+API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned type, unsigned *mhz)
 {
     REACH
     return clock_of(card, type, true, mhz);
 }
 
-API int nvmlDeviceGetClock(struct device *device, unsigned type, unsigned id, unsigned *mhz)
+API nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned type, unsigned id, unsigned *mhz)
 {
     REACH
     return id > 3 ? INVALID : clock_of(card, type, id == 3, mhz);
 }
 
-API int nvmlDeviceGetPcieThroughput(struct device *device, unsigned counter, unsigned *kbps)
+API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsigned counter, unsigned *kbps)
 {
     REACH
     if (counter > 1)
@@ -190,7 +179,7 @@ API int nvmlDeviceGetPcieThroughput(struct device *device, unsigned counter, uns
     return OK;
 }
 
-API int nvmlDeviceGetMigMode(struct device *device, unsigned *now, unsigned *pending)
+API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *now, unsigned *pending)
 {
     REACH
     if (NOW(card->mig) < 0)
@@ -199,7 +188,7 @@ API int nvmlDeviceGetMigMode(struct device *device, unsigned *now, unsigned *pen
     return OK;
 }
 
-API int nvmlDeviceGetMigDeviceHandleByIndex(struct device *device, unsigned index, struct device **mig)
+API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *mig)
 {
     REACH
     if (NOW(card->mig) != 1)
@@ -212,16 +201,16 @@ API int nvmlDeviceGetMigDeviceHandleByIndex(struct device *device, unsigned inde
     return OK;
 }
 
-API int nvmlDeviceIsMigDeviceHandle(struct device *device, unsigned *is)
+API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is)
 {
     REACH_PART
     *is = part >= 0;
     return OK;
 }
 
-API int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct device *mig, struct device **device_of)
+API nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvmlDevice_t *device_of)
 {
-    struct device *device = mig;
+    nvmlDevice_t device = mig;
     REACH_PART
     if (part < 0)
         return INVALID;
@@ -230,14 +219,14 @@ API int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct device *mig, struct 
 }
 
 /* Instances of one slice each: 7 to 13, with one compute instance. */
-API int nvmlDeviceGetGpuInstanceId(struct device *device, unsigned *id)
+API nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned *id)
 {
     REACH_PART
     *id = 7 + (unsigned)part;
     return part < 0 ? NOT_FOUND : OK;
 }
 
-API int nvmlDeviceGetComputeInstanceId(struct device *device, unsigned *id)
+API nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned *id)
 {
     REACH_PART
     *id = 0;

@@ -6,7 +6,6 @@ nvidia-ml-py answers, and every number of those modules.
 
 import ast
 import ctypes
-import importlib.metadata
 import inspect
 import re
 import subprocess
@@ -180,11 +179,6 @@ def assigned(module: str) -> dict[str, Any]:
     return found
 
 
-def header() -> Path:
-    (file,) = [f for f in importlib.metadata.files("nvidia-nvml-dev") or () if f.name == "nvml.h"]
-    return Path(str(file.locate()))
-
-
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """What the header has, by an expression of C."""
@@ -198,7 +192,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     source = f"""
 #include <stddef.h>
 #include <stdio.h>
-#include "{header()}"
+#include "{build.nvml_header()}"
 typedef nvmlProcessInfo_t nvmlProcessInfo_v3_t; /* the third version of the calls has no struct of its own */
 #undef nvmlMemory_v2
 #define nvmlMemory_v2 NVML_STRUCT_VERSION(Memory, 2)
@@ -225,7 +219,7 @@ int main(void) {{ {shown} return 0; }}
 def shared_constants() -> tuple[str, ...]:
     """Numbers that nvidia-ml-py and the header both have under one name."""
     names = {name for name, value in vars(pynvml).items() if name.startswith("NVML_") and isinstance(value, int)}
-    words = set(re.findall(r"\bNVML_\w+", header().read_text()))
+    words = set(re.findall(r"\bNVML_\w+", build.nvml_header().read_text()))
     return tuple(sorted(names & words))
 
 
