@@ -42,7 +42,10 @@ def library(kind: str) -> Path:
     """
     source, name = SOURCES[kind]
     # NVIDIA's own header: what the fake says is held to its prototypes and structs.
-    header = (f"-I{nvml_header().parent}",) if kind == "nvidia" else ()
+    header: tuple[str, ...] = ()
+    if kind == "nvidia":
+        version = importlib.metadata.version("nvidia-nvml-dev")
+        header = (f"-I{nvml_header().parent}", f'-DHEADER_VERSION="{version}"')
     return _built(source, name, (*_FLAGS, *header, "-shared", "-fPIC", f"-Wl,-soname,{name}"))
 
 
@@ -55,9 +58,7 @@ def nvml_header() -> Path:
     for file in files:
         if file.name == "nvml.h":
             return Path(str(file.locate()))
-    raise NoCompiler(
-        "the fake NVML is compiled with NVIDIA's nvml.h: the package nvidia-nvml-dev is missing (make setup)"
-    )
+    raise NoCompiler("the fake NVML needs NVIDIA's nvml.h: the package nvidia-nvml-dev is missing (make setup)")
 
 
 def program(name: str) -> Path:
