@@ -75,6 +75,12 @@ def test_idle_and_under_a_load(h100):
     assert holders == [pytest.approx(used, abs=20)]
 
 
+def test_a_field_that_the_driver_passed_over_is_not_zero(h100):
+    """It answers success for fields 190 and 193, and fills in nothing."""
+    ask = "backend._session.nvml.fields(backend._session.handles[0], ((82, 0), (190, 0), (193, 0)))"
+    assert ast.literal_eval(asked(h100, ask)[0]) == {82: 45}
+
+
 def test_the_check_of_a_healthy_card_finds_nothing(h100):
     done = subprocess.run(
         [BIN / "muster", "check", "-o", "json"],

@@ -157,6 +157,9 @@ class Nvml:
         found: dict[int, float | int] = {}
         for answer in answers or ():
             name = _VALUES.get(answer.valueType)
+            if not (answer.timestamp or answer.latencyUsec or answer.valueType):
+                # Left as it was given: the driver passed it over, and says success (an H100 of fields 187 to 196).
+                continue
             if answer.nvmlReturn == 0 and name is not None:
                 found[answer.fieldId] = getattr(answer.value, name)
             elif answer.nvmlReturn in _GRAVE:
