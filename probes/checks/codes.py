@@ -401,6 +401,13 @@ _CARDS: dict[Code, Explanation] = {
         Action.REBOOT,
         Clears.REBOOT,
     ),
+    Code.GPU_INIT_FAILED: _bad(
+        "The driver could not initialize the card (RmInitAdapter failed): no program can use it.",
+        "Reset the card (`nvidia-smi --gpu-reset -i CARD`), or reboot; if it happens again, have card, riser and power"
+        " supply inspected.",
+        Action.REBOOT,
+        Clears.REBOOT,
+    ),
     Code.GPU_XID_REBOOT: _bad(
         "An Xid after which the card is unreliable until a reboot (48 62 64 74 95 119 120 140).",
         "Let the running job end or fail, then reboot the node.",
@@ -602,6 +609,17 @@ _NODE: dict[Code, Explanation] = {
         "The kernel itself failed (oops, BUG) and went on.",
         "Reboot at the next opportunity; report the stack.",
         7 * _DAY,
+    ),
+    Code.KERNEL_MACHINE_CHECK: _bad(
+        "The processor reported an error that it could not correct (machine check exception).",
+        "Reboot; if it happens again, have processor, memory and board inspected.",
+        Action.REBOOT,
+        Clears.REBOOT,
+    ),
+    Code.KERNEL_PEERMEM: _event(
+        "The module nvidia_peermem met memory of a process that is gone; jobs of this node may lose GPUDirect RDMA by it.",
+        "If jobs fail with errors of InfiniBand afterwards, load the module again: `modprobe -r nvidia_peermem &&"
+        " modprobe nvidia_peermem`.",
     ),
     Code.KERNEL_MEMORY_CORRECTED: _event(
         "The node's memory had a corrected error.",

@@ -10,6 +10,7 @@ XID = NodeCheck(
     0.0,
     (
         Code.GPU_OFF_BUS,
+        Code.GPU_INIT_FAILED,
         Code.GPU_XID_REBOOT,
         Code.GPU_XID_RESET,
         Code.GPU_XID_INSPECT,
@@ -43,7 +44,14 @@ KERNEL = NodeCheck(
     kernel_lines.KERNEL,
     "lockups, hung tasks, failures of the kernel itself and PCIe errors, from its log",
     0.0,
-    (Code.KERNEL_SOFT_LOCKUP, Code.KERNEL_HUNG_TASK, Code.KERNEL_OOPS, Code.KERNEL_PCIE_ERROR),
+    (
+        Code.KERNEL_SOFT_LOCKUP,
+        Code.KERNEL_HUNG_TASK,
+        Code.KERNEL_OOPS,
+        Code.KERNEL_MACHINE_CHECK,
+        Code.KERNEL_PEERMEM,
+        Code.KERNEL_PCIE_ERROR,
+    ),
 )
 MEMORY = NodeCheck(
     kernel_lines.MEMORY,

@@ -69,6 +69,10 @@ _ROWS = (
         re.compile(r"NVRM:.*fallen off the bus", re.DOTALL),
         lambda _: KernelFinding(XID, Code.GPU_OFF_BUS, number=xids.OFF_BUS),
     ),
+    _LineRule(
+        re.compile(rf"NVRM: GPU {_BUS}: RmInitAdapter failed!"),
+        lambda m: KernelFinding(XID, Code.GPU_INIT_FAILED, bus_id=m[1]),
+    ),
     _LineRule(re.compile(rf"(nvidia-nvswitch\d+): SXid \({_BUS}[^)]*\): (\d{{1,6}}), ([A-Za-z-]+)"), _sxid),
     _LineRule(
         re.compile(r"drv_soft_fault\].*Heartbeat lost.*?\(device=(\d{1,3})\b"),
@@ -118,6 +122,9 @@ _ROWS = (
         r"(?:Oops|general protection fault|divide error|invalid opcode).*\[#\d+\]",
         r"kernel BUG at ",
     ),
+    # Without "Exception" it is the report of a corrected one.
+    *_rows(KERNEL, Code.KERNEL_MACHINE_CHECK, r"mce: \[Hardware Error\]: CPU \d+: Machine Check Exception"),
+    *_rows(KERNEL, Code.KERNEL_PEERMEM, r"nvidia[-_]peermem.*detected invalid context"),
     *_rows(
         MEMORY,
         Code.KERNEL_MEMORY_UNCORRECTED,
@@ -152,7 +159,7 @@ _ROWS = (
 )
 #: Most lines have none of these words, and need not be matched with each row.
 _WORDS = re.compile(
-    r"NVRM|SXid|drv_soft_fault|nvme|md/raid|EXT4-fs|XFS|BTRFS|F2FS|I/O error|(?:medium|target) error"
+    r"NVRM|peermem|SXid|drv_soft_fault|nvme|md/raid|EXT4-fs|XFS|BTRFS|F2FS|I/O error|(?:medium|target) error"
     r"|emounting filesystem|ut of memory|lockup|LOCKUP|stall|blocked for more|BUG|Oops|protection fault|divide error"
     r"|invalid opcode|Hardware Error|EDAC|Memory failure|SEA exception|PCIe Bus Error|nfs|mlx5"
 )

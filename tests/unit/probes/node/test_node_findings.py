@@ -67,6 +67,30 @@ def test_off_the_bus_without_a_number(line):
     assert "\n" not in found.text
 
 
+def test_a_card_that_the_driver_cannot_initialize():
+    found = one("NVRM: GPU 0000:93:00.0: RmInitAdapter failed! (0x26:0xffff:1482)")
+    assert (found.item, found.code, found.device) == ("xid", Code.GPU_INIT_FAILED, "card 3")
+    assert (found.status, found.action) == (Status.CRITICAL, Action.REBOOT)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (
+            "mce: [Hardware Error]: CPU 12: Machine Check Exception: 5 Bank 8: be00000000800400",
+            Code.KERNEL_MACHINE_CHECK,
+        ),
+        ("mce: [Hardware Error]: Machine check events logged", Code.KERNEL_MEMORY_CORRECTED),
+        (
+            "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
+            Code.KERNEL_PEERMEM,
+        ),
+    ],
+)
+def test_machine_checks_and_peermem(line, code):
+    assert one(line).code is code
+
+
 def test_off_the_bus_in_several_records():
     lines = [
         "NVRM: The NVIDIA GPU 0000:93:00.0",
