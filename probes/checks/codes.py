@@ -617,7 +617,7 @@ _NODE: dict[Code, Explanation] = {
         Clears.REBOOT,
     ),
     Code.KERNEL_PEERMEM: _event(
-        "The module nvidia_peermem met memory of a process that is gone; jobs of this node may lose GPUDirect RDMA by it.",
+        "The module nvidia_peermem met memory of a process that is gone; jobs of this node may lose GPUDirect RDMA.",
         "If jobs fail with errors of InfiniBand afterwards, load the module again: `modprobe -r nvidia_peermem &&"
         " modprobe nvidia_peermem`.",
     ),
