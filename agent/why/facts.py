@@ -25,7 +25,7 @@ from muster.probes.kernel import process_crashes
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process_crashes import Crash
 from muster.probes.node import filesystems
-from muster.probes.node.filesystems import FoundFull
+from muster.probes.node.filesystems import Unwritable
 from muster.supervisors.launch.child import Account
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model import verdict
@@ -46,15 +46,15 @@ TABLE_S = 5.0
 LIVE_S = 600.0
 #: A launcher's report counts if it was written within so many seconds before the launcher ended.
 REPORT_S = 120.0
-#: The signature of a file system that is full; of so many paths in such lines the file systems are looked at.
-NO_SPACE, MAX_PATHS = "no-space", 4
+#: Signatures of a file system that cannot be written; of so many paths in such lines the file systems are looked at.
+NO_SPACE, READ_ONLY, MAX_PATHS = "no-space", "read-only", 4
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """`zero`: the moment that times are relative to; `around`: what it is, such as "the end of rank 3". `past`: what
     the logs of earlier attempts show, by number of the attempt. `crashes`: what the kernel reports about the job's
-    processes. `full_disks`: file systems that a log calls full, by the path that it names."""
+    processes. `unwritable`: the file systems that a log calls full or read-only, by the path that it names."""
 
     entry: Entry
     now: float
@@ -69,7 +69,7 @@ class Facts:
     minutes: Minutes = field(default_factory=Minutes)
     problems: tuple[str, ...] = ()
     crashes: tuple[Crash, ...] = ()
-    full_disks: Mapping[str, FoundFull] = field(default_factory=dict)
+    unwritable: Mapping[str, Unwritable] = field(default_factory=dict)
 
     @property
     def job(self) -> Job:
@@ -176,13 +176,13 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
         minutes,
         problems,
         await _crashes(begun, searched),
-        await _full_disks(searched),
+        await _unwritable(searched),
     )
 
 
-async def _full_disks(searched: Searched) -> dict[str, FoundFull]:
-    paths = {sign.path for sign in searched.signs if sign.hit.signature.id == NO_SPACE and sign.path}
-    found = {path: await filesystems.found_full(path) for path in sorted(paths)[:MAX_PATHS]}
+async def _unwritable(searched: Searched) -> dict[str, Unwritable]:
+    paths = {sign.path for sign in searched.signs if sign.hit.signature.id in (NO_SPACE, READ_ONLY) and sign.path}
+    found = {path: await filesystems.unwritable(path) for path in sorted(paths)[:MAX_PATHS]}
     return {path: each for path, each in found.items() if each is not None}
 
 

@@ -42,12 +42,14 @@ _READ_ONLY = frozenset({"ro", "emergency_ro", "shutdown"})
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of mountinfo: where, of which type, from what, and whether it cannot be written."""
+    """One line of mountinfo: where, of which type, from what, whether it cannot be written, and whether it was mounted
+    to be written, and its file system became read-only: the kernel does that after an error."""
 
     path: str
     type: str
     source: str
     read_only: bool
+    became_read_only: bool = False
 
 
 def parse_mounts(text: str) -> list[Mount]:
@@ -60,10 +62,12 @@ def parse_mounts(text: str) -> list[Mount]:
         head, dash, tail = line.partition(" - ")
         fields, rest = head.split(" "), tail.split(" ")
         if dash and len(fields) >= 6 and len(rest) >= 2:
-            options = set(fields[5].split(",")) | set(rest[2].split(",") if len(rest) > 2 else ())
+            mounted = not _READ_ONLY.isdisjoint(fields[5].split(","))
+            system = len(rest) > 2 and not _READ_ONLY.isdisjoint(rest[2].split(","))
+            became = system and not mounted and _ON_DISK.fullmatch(rest[0]) is not None
             path = _unescaped(fields[4])
             found.pop(path, None)
-            found[path] = Mount(path, rest[0], _unescaped(rest[1]), bool(options & _READ_ONLY))
+            found[path] = Mount(path, rest[0], _unescaped(rest[1]), mounted or system, became)
     return list(found.values())
 
 
@@ -75,28 +79,30 @@ def mount_of(path: str, table: Sequence[Mount]) -> Mount | None:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFull:
-    """A file system that somebody found full: whether other nodes have it, too, and whether it is full now."""
+class Unwritable:
+    """A file system that somebody could not write: whether other nodes have it, too, and whether it is full now, or
+    became read-only by an error."""
 
     mount: str
     type: str
     shared: bool
-    full: bool
+    full: bool = False
+    became_read_only: bool = False
 
 
-async def found_full(path: str) -> FoundFull | None:
-    """About the file system of an absolute path on which there was no space: a job that filled it with its own files
-    left room again when they were removed. None: not known. Never raises."""
+async def unwritable(path: str) -> Unwritable | None:
+    """About the file system of an absolute path that could not be written: a job that filled it with its own files left
+    room again when they were removed. None: not known. Never raises."""
     try:
         mount = mount_of(path, mounts_here())
         if mount is None or is_shared(mount):
-            return None if mount is None else FoundFull(mount.path, mount.type, True, False)
+            return None if mount is None else Unwritable(mount.path, mount.type, True)
         full = False
         with anyio.move_on_after(_FULL_ANSWER_S):
             now = await watched.call(f"statvfs {mount.path}", lambda: os.statvfs(mount.path))
             no_inodes = now.f_files > 0 and now.f_favail < _FULL * now.f_files
             full = no_inodes or now.f_bavail < _FULL * now.f_blocks
-        return FoundFull(mount.path, mount.type, False, full)
+        return Unwritable(mount.path, mount.type, False, full, mount.became_read_only)
     except (OSError, watched.StillHanging):
         return None
 
@@ -183,7 +189,7 @@ def judge_mounts(table: Sequence[Mount], look: Look) -> list[CheckResult]:
         if not mount.read_only:
             look.memory.once.add(key)
             results.append(say.ok("it can be written", _line(mount)))
-        elif key in look.memory.once:
+        elif key in look.memory.once or mount.became_read_only:
             # A node whose root cannot be written serves no job; of another one its job's pre-check decides.
             status = None if mount.path == "/" else Status.WARN
             reason = "it became read-only"

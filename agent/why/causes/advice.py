@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, NONE, Cause, SeenIn
-from muster.agent.why.facts import NO_SPACE, Facts
+from muster.agent.why.facts import NO_SPACE, READ_ONLY, Facts
 from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Outcome, State
@@ -68,7 +68,7 @@ TABLE: dict[tuple[str, SeenIn], Advice] = {
 #: Signatures with another action than their kind.
 SIGNATURES: dict[str, Advice] = {
     "no-space": Advice(_FAIL, "a file system is full: free space first"),
-    "read-only": Advice(_FAIL, "it writes to a read-only file system, and the kernel reports no fault of it"),
+    "read-only": Advice(_FAIL, "it writes to a read-only file system, and no fault of it is known"),
     "nccl-system-error": Advice(_FAIL, "a system call of NCCL failed, and no fault of the node is known"),
     "disk-quota": Advice(_FAIL, "the quota of the job's user is used up: free space first"),
     "corrupt-checkpoint": Advice(_FAIL, "a file that it reads is damaged; it would fail on any node"),
@@ -99,7 +99,7 @@ def advise(facts: Facts, causes: Sequence[Cause]) -> Advice:
     # A hardware fault counts whatever else is wrong: the card must not get the next job.
     hardware = [one for one in causes if one.kind == "node" and one.confidence in (HIGH, MEDIUM)]
     for cause in (*hardware, *causes[:1]):
-        if (found := _full(cause, facts) or _of(cause)) is not None and _outweighs(cause, facts):
+        if (found := _unwritable(cause, facts) or _of(cause)) is not None and _outweighs(cause, facts):
             return found
     return given
 
@@ -117,17 +117,22 @@ def _is_open(facts: Facts, early: Verdict) -> bool:
     return step is not None and step.outcome is Outcome.EXITED and step.status != 0
 
 
-def _full(cause: Cause, facts: Facts) -> Advice | None:
-    """Of a full file system, where it is known which: one of this node that is full without the job, too, or one that
-    all nodes share. None: another cause, or nothing is known that would change the advice."""
-    if cause.signature != NO_SPACE or cause.sign is None:
+def _unwritable(cause: Cause, facts: Facts) -> Advice | None:
+    """Of a file system that could not be written, where it is known which: one of this node that is full without the
+    job, too, or became read-only; or a full one that all nodes share. None: another cause, or nothing is known that
+    would change the advice."""
+    if cause.signature not in (NO_SPACE, READ_ONLY) or cause.sign is None:
         return None
-    found = facts.full_disks.get(cause.sign.path)
-    if found is not None and found.shared:
-        return Advice(_FAIL, f"the file system {found.mount} ({found.type}) is full, and all nodes share it")
-    if found is not None and found.full:
-        return Advice(_ELSEWHERE, f"this node's file system {found.mount} ({found.type}) is full, also without the job")
-    return None
+    found = facts.unwritable.get(cause.sign.path)
+    if found is None:
+        return None
+    name = f"file system {found.mount} ({found.type})"
+    if cause.signature == READ_ONLY:
+        became = f"this node's {name} became read-only, as after an error: isolate the node"
+        return Advice(_ELSEWHERE, became) if found.became_read_only else None
+    if found.shared:
+        return Advice(_FAIL, f"the {name} is full, and all nodes share it")
+    return Advice(_ELSEWHERE, f"this node's {name} is full, also without the job") if found.full else None
 
 
 def _of(cause: Cause) -> Advice | None:

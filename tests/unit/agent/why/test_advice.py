@@ -13,7 +13,7 @@ from muster.agent.why.causes.probable_cause import causes
 from muster.agent.why.facts import Facts
 from muster.agent.why.signatures import Kind, builtin
 from muster.probes.node import filesystems
-from muster.probes.node.filesystems import FoundFull
+from muster.probes.node.filesystems import Unwritable
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Outcome, State
 from tests.unit.why_facts import facts, happening, rank, sign, victim
@@ -115,10 +115,11 @@ def test_a_job_that_goes_on_has_no_recommendation() -> None:
 
 
 DISKS = {
-    "/scratch/run/ckpt.pt": FoundFull("/scratch", "xfs", False, True),
-    "/tmp/x": FoundFull("/", "ext4", False, False),
-    "/data/run/model.bin": FoundFull("/data", "lustre", True, False),
-    "/dev/shm": FoundFull("/dev/shm", "tmpfs", False, True),
+    "/scratch/run/ckpt.pt": Unwritable("/scratch", "xfs", shared=False, full=True),
+    "/tmp/x": Unwritable("/", "ext4", shared=False),
+    "/data/run/model.bin": Unwritable("/data", "lustre", shared=True),
+    "/dev/shm": Unwritable("/dev/shm", "tmpfs", shared=False, full=True),
+    "/local/ckpt.pt": Unwritable("/local", "ext4", shared=False, became_read_only=True),
 }
 
 
@@ -139,14 +140,30 @@ DISKS = {
 )
 def test_whose_file_system_is_full(line: str, action: str, words: str) -> None:
     known = facts(*FAILED, signs=(sign("no-space", line=line),), verdict=EARLY)
-    found = advice(replace(known, full_disks=DISKS))
+    found = advice(replace(known, unwritable=DISKS))
     assert found.action == action and words in found.reason
     # Where nothing is known of the file system, nothing is guessed.
     assert advice(known) == SIGNATURES["no-space"]
 
 
+@pytest.mark.parametrize(
+    ("path", "action", "words"),
+    [
+        ("/local/ckpt.pt", "RETRY_ELSEWHERE", "this node's file system /local (ext4) became read-only"),
+        ("/scratch/run/ckpt.pt", "FAIL", "writes to a read-only file system"),
+        ("/data/run/model.bin", "FAIL", "writes to a read-only file system"),
+        ("/image/x", "FAIL", "writes to a read-only file system"),
+    ],
+)
+def test_whose_file_system_is_read_only(path: str, action: str, words: str) -> None:
+    line = f"OSError: [Errno 30] Read-only file system: '{path}'"
+    known = facts(*FAILED, signs=(sign("read-only", line=line),), verdict=EARLY)
+    found = advice(replace(known, unwritable=DISKS))
+    assert found.action == action and words in found.reason
+
+
 async def test_a_file_system_is_looked_at_by_its_path(tmp_path: Path) -> None:
     path = sign("no-space", line=f"OSError: [Errno 28] No space left on device: '{tmp_path}/x'").path
     assert path == f"{tmp_path}/x"
-    found = await filesystems.found_full(path)
+    found = await filesystems.unwritable(path)
     assert found is not None and not found.shared and path.startswith(found.mount.rstrip("/"))

@@ -152,6 +152,9 @@ TABLE = r"""
 22 28 0:20 / /sys rw,nosuid shared:7 - sysfs sysfs rw
 28 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw,errors=remount-ro
 30 28 259:3 / /data\040disk rw,relatime - xfs /dev/nvme1n1 ro,attr2
+29 28 259:5 / /image ro,relatime - ext4 /dev/nvme2n1 rw
+34 28 259:6 / /cdrom ro,relatime - ext4 /dev/nvme3n1 ro
+35 28 0:60 / /lower rw,relatime - squashfs /dev/loop0 ro
 31 28 0:50 / /share rw - nfs4 server:/a\040b rw,vers=4.2
 32 28 259:4 / /old rw - ext4 /dev/sdb1 rw
 33 28 0:51 / /old rw - tmpfs none rw
@@ -164,7 +167,10 @@ def test_mountinfo():
     assert parse_mounts(TABLE) == [
         Mount("/sys", "sysfs", "sysfs", False),
         Mount("/", "ext4", "/dev/nvme0n1p2", False),
-        Mount("/data disk", "xfs", "/dev/nvme1n1", True),
+        Mount("/data disk", "xfs", "/dev/nvme1n1", True, became_read_only=True),
+        Mount("/image", "ext4", "/dev/nvme2n1", True),
+        Mount("/cdrom", "ext4", "/dev/nvme3n1", True),
+        Mount("/lower", "squashfs", "/dev/loop0", True),
         Mount("/share", "nfs4", "server:/a b", False),
         Mount("/old", "tmpfs", "none", False),
     ]
@@ -196,6 +202,11 @@ def test_a_file_system_that_became_read_only(path, status):
 def test_what_was_read_only_from_the_beginning_is_meant_so(mount):
     (found,) = mounts([mount])
     assert found.code is Code.NODE_OK
+
+
+def test_a_file_system_that_became_read_only_before_the_first_look():
+    (found,) = [one for one in mounts(parse_mounts(TABLE)) if one.code is Code.FS_READ_ONLY]
+    assert (found.device, found.status) == ("/data disk", Status.WARN)
 
 
 def test_what_must_be_mounted():
