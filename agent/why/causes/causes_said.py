@@ -33,8 +33,9 @@ _HANDLED = re.compile(
 #: An exception's text that is not at the start of its line.
 _QUOTED = re.compile(r"\S .{0,300}?\b[A-Z][A-Za-z]{1,60}(?:Error|Exception): ")
 _WARNING = re.compile(r"(?<!NCCL )\bWARN(?:ING)?\b")
-#: Kinds of causes that may follow from the end of another rank.
+#: Kinds of causes that may follow from the end of another rank; and the order of errors at the same time, others: 1.
 _MAY_FOLLOW = frozenset({"network", "rendezvous"})
+_OF_EQUALS = {"node": 0} | dict.fromkeys(_MAY_FOLLOW, 2)
 #: Tier (`_order`) of the exception with which a rank ended; before it are only errors with a name.
 _OWN_ERROR = 1
 
@@ -133,8 +134,8 @@ def _first_of(
     """The sign that counts, and another one that may as well; `ordered`: by `_order`.
 
     Where several ranks ended with errors of their own, within a minute, the one that wrote its error first: the others'
-    may follow from it, in whatever order they exited. Of errors at the same time those of the network come last,
-    then the order decides, unless the ranks ended unseen: then nobody knows.
+    may follow from it, in whatever order they exited. Of errors at the same time those of hardware come first, as
+    its card must not get the next job, those of the network last; else the order decides, if there is one.
     """
     began: dict[tuple[int | None, int | None], float] = {}
     for sign in ordered:
@@ -149,10 +150,22 @@ def _first_of(
         return first, None
     earliest = min(began.values())
     same = [sign for of, sign in best.items() if began[of] - earliest <= SAME_TIME_S]
-    same.sort(key=lambda sign: sign.hit.signature.kind in _MAY_FOLLOW)
-    unknown = [one for one in same[1:] if {same[0].rank, one.rank} <= set(verdict.unordered(facts.job))]
-    other = [one for one in unknown if (one.hit.signature, one.hit.line) != (same[0].hit.signature, same[0].hit.line)]
-    return same[0], other[0] if other else None
+    same.sort(key=lambda sign: _OF_EQUALS.get(sign.hit.signature.kind, 1))
+    return same[0], next((one for one in same[1:] if _undecided(same[0], one, facts)), None)
+
+
+def _undecided(one: Sign, other: Sign, facts: Facts) -> bool:
+    """Whether one of two errors at the same time may as well be the cause as the other: both ranks ended unseen; or
+    they ended at the same time, too, and both name their causes, of which none may follow from the other."""
+    if (one.hit.signature, one.hit.line) == (other.hit.signature, other.hit.line):
+        return False
+    if {one.rank, other.rank} <= set(verdict.unordered(facts.job)):
+        return True
+    if one.hit.signature.id == other.hit.signature.id or not (_is_named(one) and _is_named(other)):
+        return False
+    ends = [rank.ended_at for rank in facts.failed if rank.rank in (one.rank, other.rank)]
+    at_once = len(ends) == 2 and abs(ends[0] - ends[1]) <= SAME_TIME_S
+    return at_once and other.hit.signature.kind not in _MAY_FOLLOW
 
 
 def in_step(facts: Facts) -> Cause | None:

@@ -276,6 +276,20 @@ def test_two_causes_that_cannot_be_told_apart_are_both_named() -> None:
     assert "rank 0: " in text and "rank 1: " in text and text.endswith(": which was first is unknown")
 
 
+def test_two_causes_at_one_instant_are_both_named_and_the_card_comes_first() -> None:
+    both = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.EXITED, code=1)
+    errors = sign("python-import", 0, 4.0), sign("cuda-ecc", 1, 3.9)
+    cause = causes(facts(*both, signs=errors))[0]
+    assert cause.text.startswith("rank 1: ") and "; or rank 0: " in cause.text
+    assert (cause.signature, cause.culprit) == ("cuda-ecc", None)
+    # The order of the ends decides where it is known; what may follow from the other is not named, nor what names no cause.
+    apart = rank(0, Outcome.EXITED, code=1), replace(rank(1, Outcome.EXITED, code=1), ended_at=ZERO + 5)
+    assert " or rank " not in causes(facts(*apart, signs=errors))[0].text
+    for name in ("connection-refused", "python-exception"):
+        other = (sign("python-import", 0, 4.0), sign(name, 1, 4.0))
+        assert " or rank " not in causes(facts(*both, signs=other))[0].text
+
+
 def test_below_a_launcher_each_worker_speaks_for_itself() -> None:
     launcher = rank(0, Outcome.EXITED, code=1, role="launcher")
     signs = (
