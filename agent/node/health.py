@@ -134,6 +134,13 @@ class NodeHealth:
         watch, looker = self._ready()
         return [(check, looker.applicable(item)) for item, check in watch.catalogue.items()]
 
+    @property
+    def pending(self) -> list[str]:
+        """Periodic checks without a result, by item: the daemon started seconds ago, or the checks are switched off."""
+        seen = {result.item.partition(" ")[0] for result in self._results.all}
+        periodic = (item for item, check in self._ready()[0].catalogue.items() if check.interval_s > 0)
+        return [item for item in periodic if item.partition(" ")[0] not in seen]
+
     def refusal(self, cards: Collection[int], *, wants_cards: bool = True) -> Condition | None:
         """The CRITICAL condition of the node, or of one of these cards, that refuses a job; None: the job is accepted.
 

@@ -92,6 +92,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             drain=drain_message(drain) if drain is not None else None,
             accelerator=view.kind,
             driver_version=plain(view.version),
+            pending_checks=server.health.pending,
         )
 
     def _warnings(self) -> list[str]:

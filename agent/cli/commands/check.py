@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from muster.agent.cli import check_words
+from muster.agent.cli import check_words, gate
 from muster.agent.cli.client.address import Address, named_root, pass_address
 from muster.agent.cli.exits import CommandFailed, Exit
-from muster.agent.cli.parameters import Parsed, pair
+from muster.agent.cli.parameters import DURATION, Parsed, pair
 from muster.agent.cli.printing import emit, emit_json, format_option, note
 from muster.agent.cli.spec import spec_values
 from muster.agent.text import table
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: Seconds after which the checks run without a daemon that does not answer, and a note says so.
 _ANSWER_S = 5.0
-#: Exit codes with --gate.
-_GATE = {"CRITICAL": 1, "UNKNOWN": 2}
+#: Exit codes with --gate where the checks run here.
+_GATE = {"CRITICAL": gate.NOT_FIT, "UNKNOWN": gate.UNKNOWN}
 
 
 def _names(written: str) -> tuple[str, ...]:
@@ -77,7 +77,27 @@ def check() -> None:
     help="Check N cards, or the cards with these numbers (3, is card 3 alone); default: all cards.",
 )
 @click.option(
-    "--gate", is_flag=True, help="Say whether the node is fit, by the exit code: 0 fit, 1 not fit, 2 unknown."
+    "--gate",
+    "gated",
+    is_flag=True,
+    help="Say whether the node is fit, by the exit code: 0 fit, 1 not fit, 2 unknown. The daemon answers at once, from "
+    "what its checks found last; with --now, or an option or ITEM that says what to check, the checks run first.",
+)
+@click.option("--now", is_flag=True, help="With --gate: run the checks here, with or without a daemon.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["line", "nhc", "npd", "prolog", "json"]),
+    help="With --gate: how to say it. nhc: only if not fit, as a reason for the scheduler. npd: in 80 bytes, for "
+    "node-problem-detector. prolog: on stderr, and exit code 0 if unknown.  [default: line]",
+)
+@click.option(
+    "--within",
+    metavar="DURATION",
+    type=DURATION,
+    default=f"{gate.WITHIN_S:g}s",
+    show_default=True,
+    help="With --gate: without a daemon's answer for so long, it is unknown.",
 )
 @click.option(
     "--active",
@@ -99,7 +119,10 @@ def run(
     cards: int | list[int] | None,
     active: bool,
     user: str,
-    gate: bool,
+    gated: bool,
+    now: bool,
+    form: str | None,
+    within: float,
     as_json: bool,
 ) -> None:
     """Check this node, with or without a daemon: `muster check [ITEM]...`.
@@ -109,8 +132,13 @@ def run(
 
     Exit code: 0 OK, 1 WARN, 2 CRITICAL, 3 UNKNOWN; the worst of several, in the order CRITICAL, UNKNOWN, WARN, OK.
     Wrong usage also exits with 2, with a line on stderr that begins with `muster:`. With --gate, for a scheduler's
-    health check: 0 fit (OK, WARN), 1 not fit (CRITICAL), 2 unknown or wrong usage.
+    health check: 0 fit (OK, WARN), 1 not fit (CRITICAL, or drained), 2 unknown or wrong usage.
     """
+    chosen = bool(items or only_list or file or changes or hosts or active or user) or cards is not None
+    if form is not None and (not gated or now or chosen):
+        raise click.UsageError("--format is for the daemon's answer: give it with --gate alone")
+    if gated and not now and not chosen:
+        gate.answer(address, form or ("json" if as_json else "line"), within)
     import anyio
 
     from muster.agent.config import loading
@@ -151,7 +179,7 @@ def run(
         left_out = sum(r.status is result.Status.NOT_APPLICABLE for r in results)
         if left_out and not everything:
             note(f"{left_out} checks do not apply to this node: show the reasons with --all")
-    raise click.exceptions.Exit(_GATE.get(worst, 0) if gate else worst.exit_code)
+    raise click.exceptions.Exit(_GATE.get(worst, 0) if gated else worst.exit_code)
 
 
 for _word in (check_words.explain, check_words.clear, check_words.inject):

@@ -17,16 +17,25 @@ _COLOURS = {"CRITICAL": "red", "UNKNOWN": "magenta", "WARN": "yellow", "OK": "gr
 
 @click.group(invoke_without_command=True)
 @pass_address
+@click.option(
+    "--fit", is_flag=True, help="Only say whether the node is fit, and exit with 0 fit, 1 not fit, 2 unknown."
+)
 @format_option
 @click.pass_context
-def node(context: click.Context, address: Address, as_json: bool) -> None:
+def node(context: click.Context, address: Address, fit: bool, as_json: bool) -> None:
     """Show the node: daemon, conditions, cards; or take it out of service.
 
     A CRITICAL condition of the node, or of a card, refuses new jobs there. `muster check explain CODE` prints what it
     means and how it clears.
     """
     if context.invoked_subcommand is not None:
+        if fit:
+            raise click.UsageError("--fit asks a question: give it without a command")
         return
+    if fit:
+        from muster.agent.cli import gate
+
+        gate.answer(address, "json" if as_json else "line")
     from muster.agent.cli.client.calls import connect
     from muster.v1 import node_pb2
 

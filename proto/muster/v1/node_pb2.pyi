@@ -229,6 +229,7 @@ class Node(_message.Message):
     ACCELERATOR_FIELD_NUMBER: _builtins.int
     DRIVER_VERSION_FIELD_NUMBER: _builtins.int
     BUILD_FIELD_NUMBER: _builtins.int
+    PENDING_CHECKS_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     boot_id: _builtins.str
     version: _builtins.str
@@ -264,6 +265,12 @@ class Node(_message.Message):
     def drain(self) -> Global___DrainState:
         """Set while the node is out of service."""
 
+    @_builtins.property
+    def pending_checks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Periodic checks without a result, by item: the daemon started seconds ago, or the checks are switched off. Whether the
+        node is fit is unknown then.
+        """
+
     def __init__(
         self,
         *,
@@ -285,10 +292,11 @@ class Node(_message.Message):
         accelerator: _builtins.str = ...,
         driver_version: _builtins.str = ...,
         build: _builtins.str = ...,
+        pending_checks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["daemon_started_at", b"daemon_started_at", "drain", b"drain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerator", b"accelerator", "active_jobs", b"active_jobs", "api_version", b"api_version", "boot_id", b"boot_id", "build", b"build", "cards", b"cards", "conditions", b"conditions", "containment", b"containment", "daemon_pid", b"daemon_pid", "daemon_started_at", b"daemon_started_at", "drain", b"drain", "driver_version", b"driver_version", "hostname", b"hostname", "log_dir", b"log_dir", "nursery_pid", b"nursery_pid", "state_dir", b"state_dir", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerator", b"accelerator", "active_jobs", b"active_jobs", "api_version", b"api_version", "boot_id", b"boot_id", "build", b"build", "cards", b"cards", "conditions", b"conditions", "containment", b"containment", "daemon_pid", b"daemon_pid", "daemon_started_at", b"daemon_started_at", "drain", b"drain", "driver_version", b"driver_version", "hostname", b"hostname", "log_dir", b"log_dir", "nursery_pid", b"nursery_pid", "pending_checks", b"pending_checks", "state_dir", b"state_dir", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,11 +14,16 @@ import pytest
 
 from benchmarks import slurm
 from benchmarks.slurm import Cluster, NoSlurm
-from tests.conftest import BIN, eventually
+from tests.conftest import BIN, Daemon, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 KILL_WAIT_S = 30.0
+#: What the machine that runs the tests is like says nothing here.
+FIT = """
+[health]
+skip = "kernel-log,storage,kernel,memory-errors,oom,disk-free,mounts,nfs,d-state,zombies,pids,file-descriptors,ib"
+"""
 SAVES = "trap 'sleep 1; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"
 DEFAULT = "echo up; exec sleep 1000"
 IGNORES = "trap '' TERM; echo up; while :; do sleep 0.05; done"
@@ -102,3 +107,52 @@ def test_sigterm_twice_as_at_a_time_limit(cluster: Cluster) -> None:
     assert (took < KILL_WAIT_S, ended) == (True, 0), err
     assert sum("saved" in line for line in out.splitlines()) == 2
     assert "killing" not in err
+
+
+SCRIPTS = Path(__file__).parents[3] / "examples/slurm"
+
+
+def test_the_health_check_drains_what_is_not_fit_and_returns_only_what_it_drained(
+    cluster: Cluster, make_daemon: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    """The scripts of examples/slurm, for muster where it is installed here."""
+    daemon = make_daemon(FIT)
+    eventually(lambda: daemon.cli("node", "--fit").returncode == 0, 60)
+    paths = []
+    for name in ("health-check.sh", "prolog.sh"):
+        text = (SCRIPTS / name).read_text().replace("/opt/muster/bin", str(BIN))
+        paths.append(tmp_path / name)
+        paths[-1].write_text(text)
+    env = {name: cluster.env[name] for name in ("SLURM_CONF", "LC_ALL")} | {"SLURMD_NODENAME": "bench"}
+    env["MUSTER_ADDRESS"] = daemon.address
+
+    def ran(script: Path) -> int:
+        done = subprocess.run(["/bin/sh", script], env=env, stdin=subprocess.DEVNULL, timeout=60, check=False)
+        return done.returncode
+
+    def state() -> tuple[str, str]:
+        command = [slurm.find("sinfo") or "sinfo", "-h", "-N", "-n", "bench", "-o", "%T|%E"]
+        said = subprocess.run(command, env=cluster.env, capture_output=True, text=True, timeout=60, check=True).stdout
+        word, _, reason = said.strip().partition("|")
+        return word.rstrip("*"), reason  # "*": slurmctld has not heard of the node for a moment
+
+    def update(*words: str) -> None:
+        command = [slurm.find("scontrol") or "scontrol", "update", "NodeName=bench", *words]
+        subprocess.run(command, env=cluster.env, timeout=60, check=True)
+
+    health, prolog = paths
+    assert (ran(health), ran(prolog), state()) == (0, 0, ("idle", "none"))
+    daemon.cli("check", "inject", "FS_NOT_MOUNTED")
+    assert (ran(prolog), state()[0]) == (1, "idle"), "a prolog says it by its exit code alone"
+    assert ran(health) == 0
+    drained = state()
+    assert drained[0] == "drained" and drained[1].startswith("muster: FS_NOT_MOUNTED: ")
+    assert (ran(health), state()) == (0, drained)
+    daemon.cli("check", "clear", "FS_NOT_MOUNTED")
+    assert ran(health) == 0 and state()[0] == "idle"
+    # What somebody else drained stays so, and an unknown health changes nothing.
+    update("State=DRAIN", "Reason=a new cable")
+    assert (ran(health), state()) == (0, ("drained", "a new cable"))
+    update("State=RESUME")
+    daemon.kill()
+    assert (ran(health), ran(prolog), state()[0]) == (0, 0, "idle")

@@ -282,7 +282,7 @@ def test_two_causes_at_one_instant_are_both_named_and_the_card_comes_first() -> 
     cause = causes(facts(*both, signs=errors))[0]
     assert cause.text.startswith("rank 1: ") and "; or rank 0: " in cause.text
     assert (cause.signature, cause.culprit) == ("cuda-ecc", None)
-    # The order of the ends decides where it is known; what may follow from the other is not named, nor what names no cause.
+    # The order of the ends decides where it is known; what may follow from the other, or is vague, is not named.
     apart = rank(0, Outcome.EXITED, code=1), replace(rank(1, Outcome.EXITED, code=1), ended_at=ZERO + 5)
     assert " or rank " not in causes(facts(*apart, signs=errors))[0].text
     for name in ("connection-refused", "python-exception"):
