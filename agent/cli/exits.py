@@ -38,7 +38,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "4": "no daemon answers",
         "5": "refused: a job holds a card, the node is drained or unhealthy, the id is in use, the job has not "
         "ended, or a limit is reached",
-        "124": "`wait --timeout`: timeout",
+        "124": "`run`, `wait`: the job's running time was over (`--max-runtime`); `wait --timeout`: timeout",
         "125": "`run`, `wait`, `exec`: muster itself failed after the job existed, or the outcome is lost",
         "126, 127": "`run`, `wait`, `exec`: the command is not executable, was not found",
         "128+n": "`run`, `wait`: signal n ended the job; `exec`: signal n ended the command",

@@ -41,7 +41,9 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
             "an attempt has failed, and another follows",
             "`attempt` (the next), `exit_code` (of the attempt that failed)",
         ),
-        "job.ended": EventKind("the job has ended", "`state`, `exit_code`, `first_failed_rank`"),
+        "job.ended": EventKind(
+            "the job has ended", "`state`, `exit_code`, `first_failed_rank`, `reason` (`TIMED_OUT`)"
+        ),
         "job.explained": EventKind(
             "muster knows the cause of a job's failure, seconds after its end; again if a later fact changes it",
             "`state`, `recommendation`, `reason`, `cause_kind`, `confidence`, `signature`, "

@@ -162,6 +162,8 @@ def _ended(job: Job, took: float) -> _Told:
         message = job.verdict.summary
         attributes["exit_code"] = job.verdict.exit_code
         attributes["recommendation"] = job.verdict.recommendation
+        if reason := verdict.reason(job):
+            attributes["reason"] = reason
         if job.verdict.first_failed is not None:
             attributes["first_failed_rank"] = job.verdict.first_failed
     return "job.ended", None, message, took, attributes

@@ -223,6 +223,7 @@ def verdict_of(entry: Entry) -> job_pb2.Verdict | None:
             message.cause_rank = explained.rank
         if explained.worker is not None:
             message.failed_worker.CopyFrom(_failed_worker(explained.worker))
+    message.reason = verdict.reason(job)
     message.explained = job.state.final and not entry.lacks_explanation
     return message
 

@@ -24,6 +24,7 @@ from muster.supervisors.job.stop_causes import StopCauses
 from muster.supervisors.job.takeover import Takeover
 from muster.supervisors.launch import environment
 from muster.supervisors.launch.containment import Containment
+from muster.supervisors.model import verdict
 from muster.supervisors.model.journal import Contents
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.spec import JobSpec
@@ -210,7 +211,8 @@ class Gang:
         try:
             builder = self._ranks.builder()
             self._output.open_job((builder.account.uid, builder.account.gid), len(job.ranks))
-            self._step.begin(builder, steps.EPILOG, steps.environment_of_epilog(*job.concluded, self._explained.found))
+            env = steps.environment_of_epilog(*job.concluded, verdict.reason(job), self._explained.found)
+            self._step.begin(builder, steps.EPILOG, env)
         except (OSError, NotStartable) as error:
             if self._context.refusals.makes_room(error):
                 return True

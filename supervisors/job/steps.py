@@ -84,12 +84,14 @@ def _is_there(program: str, env: Mapping[str, str]) -> bool:
     return any(os.access(os.path.join(folder, program), os.X_OK) for folder in env.get("PATH", "").split(os.pathsep))
 
 
-def environment_of_epilog(state: State, end: Verdict, found: CauseFound | None) -> dict[str, str]:
-    """`found`: by the daemon; None: it has not explained this end in time, or there is nothing to explain."""
+def environment_of_epilog(state: State, end: Verdict, reason: str, found: CauseFound | None) -> dict[str, str]:
+    """`reason`: as in Verdict of job.proto. `found`: by the daemon; None: it has not explained this end in time, or
+    there is nothing to explain."""
     early = found is None and state in EXPLAINED
     return {
         "MUSTER_STATE": state,
         "MUSTER_EXIT_CODE": str(end.exit_code),
+        "MUSTER_REASON": reason,
         "MUSTER_SUMMARY": end.summary,
         "MUSTER_RECOMMENDATION": end.recommendation if found is None else found.recommendation,
         "MUSTER_RECOMMENDATION_STAGE": "early" if early else "explained",

@@ -14,6 +14,8 @@ from muster.supervisors.model.states import Outcome, State, StopCause
 OWN_FAILURE = 125
 #: Of a rank that hung and then, asked to end, ended well: the job did not do what it was started for.
 HUNG_CODE = 128 + signal.SIGTERM
+#: Of a job whose running time was over, as timeout(1) has it; and the reason by which programs know it.
+TIMED_OUT_CODE, TIMED_OUT = 124, "TIMED_OUT"
 #: Signals with which people and schedulers end processes; others come of what a program does.
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, *process.END_SIGNALS})
 #: Seconds within which a stop that somebody asks for, the first end of a rank and a SIGTERM to the supervisor are one
@@ -100,7 +102,10 @@ def _begun_by_signal(job: Job) -> bool:
 
 def failures(job: Job) -> list[Rank]:
     """The ranks that failed by themselves, in the order of their records: the one in which the kernel reported the
-    ends. Their times say less: all that ended in one batch have the same."""
+    ends. Their times say less: all that ended in one batch have the same. None where the running time was over: they
+    were told to end."""
+    if is_timed_out(job):
+        return []
     found = [rank for number in job.ends if failed(rank := job.rank(number))]
     if signalled_all(job):
         found = [rank for rank in found if rank.outcome not in (Outcome.EXITED, Outcome.SIGNALLED)]
@@ -212,7 +217,9 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
     victims = tuple(r.rank for r in job.ranks if r.outcome is Outcome.GANG_VICTIM)
     lost = [r for r in job.ranks if r.outcome is Outcome.LOST]
     stop = job.stop
-    asked = stop is not None and (stop.cause in (StopCause.REQUESTED, StopCause.MAX_RUNTIME) or signalled_all(job))
+    if is_timed_out(job):
+        return State.FAILED, _timed_out(job, victims)
+    asked = stop is not None and (stop.cause is StopCause.REQUESTED or signalled_all(job))
     if asked and first is None:
         return State.STOPPED, _stopped(job, lost, victims, fault)
     served = stop is not None and stop.cause is StopCause.SERVED
@@ -320,17 +327,43 @@ def stopper(job: Job) -> tuple[str, str]:
     return job.stop.by or str(job.stop.cause), job.stop.reason
 
 
+def is_timed_out(job: Job) -> bool:
+    """Whether the job ended, or ends, because its running time was over: no failure and no stop came before. Earlier
+    versions ended such a job as STOPPED, which stays."""
+    return job.stop is not None and job.stop.cause is StopCause.MAX_RUNTIME and job.state is not State.STOPPED
+
+
+def reason(job: Job) -> str:
+    """The word by which programs know a special end: TIMED_OUT; else empty."""
+    return TIMED_OUT if known(job) is not None and is_timed_out(job) else ""
+
+
+def _timed_out(job: Job, victims: tuple[int, ...]) -> Verdict:
+    """Whatever its ranks exited with: they were told to end."""
+    by, reason = stopper(job)
+    summary = f"{TIMED_OUT}: stopped by {by}: {reason}" + ("; SIGKILL was needed" if job.killed else "")
+    return Verdict(
+        TIMED_OUT_CODE,
+        summary,
+        None,
+        (),
+        victims,
+        "NONE",
+        "its time limit had passed",
+        stopped_by=by,
+    )
+
+
 def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...], fault: str) -> Verdict:
     by, reason = stopper(job)
-    # The first rank that did not end well gives the code, as a shell would see the job; a job that was
-    # stopped before it ran, or whose ranks all ended well, still did not do what it was started for: 143.
+    # The first rank that did not end well gives the code, as a shell would see the job: 0 where all ended well within
+    # the grace. A job that was stopped before it ran did nothing: 143.
     bad = [rank for number in job.ends if (rank := job.rank(number)).status]
     code = shell_code(bad[0].status) if bad else (OWN_FAILURE if lost else 0)
     if all(r.pid == 0 for r in job.ranks):
         code = 128 + signal.SIGTERM
     summary = f"stopped by {by}" + (f": {reason}" if reason else "")
-    is_over = job.asked is None and job.stop is not None and job.stop.cause is StopCause.MAX_RUNTIME
-    recommendation = "NONE", "its time limit had passed" if is_over else "the stop was requested"
+    recommendation = "NONE", "the stop was requested"
     if job.asked is not None and job.asked.hung_since:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.asked.hung_since))
         summary = f"hung since {at}, then {summary}"

@@ -30,13 +30,13 @@ _ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 def stopped(facts: Facts) -> Cause:
     """A job that somebody stopped."""
-    stop, verdict = facts.job.stop, facts.job.verdict
+    stop, end = facts.job.stop, facts.job.verdict
     if stop is not None and stop.cause is StopCause.MAX_RUNTIME:
         limit = facts.entry.spec.max_runtime
         text = "it reached its time limit" + (f" (max_runtime {limit:g} s)" if limit else "") + ": muster stopped it"
         step = "Start it again from its checkpoint, with a longer --max-runtime."
         return Cause(text, CERTAIN, "stop", (step,))
-    by = verdict.stopped_by if verdict is not None else ""
+    by = end.stopped_by if end is not None else ""
     given = stopper(facts.job)[1] if stop is not None else ""
     reason = f", with the reason: {given}" if given else ""
     return Cause(f"it was stopped by {by or 'somebody'}{reason}", CERTAIN, "stop")

@@ -1132,9 +1132,10 @@ class Verdict(_message.Message):
     EXPLAINED_FIELD_NUMBER: _builtins.int
     FAILED_WORKER_FIELD_NUMBER: _builtins.int
     CAUSE_RANK_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """Exit code for a shell: the first failure's, 128+n for a signal, 127 not found, 126 not executable, 125 muster's
-    own failure or a lost outcome, 0 success.
+    own failure or a lost outcome, 124 its running time was over, 0 success.
     """
     summary: _builtins.str
     """One sentence."""
@@ -1155,6 +1156,8 @@ class Verdict(_message.Message):
     explained: _builtins.bool
     cause_rank: _builtins.int
     """The rank whose output or end is the cause; not set where that is no rank's."""
+    reason: _builtins.str
+    """"TIMED_OUT": its running time, max_runtime, was over; exit_code is 124 then, whatever its ranks exited with. Else empty."""
     @_builtins.property
     def last_lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its last lines of output, at most 20 lines of at most 4 KiB in all."""
@@ -1193,10 +1196,11 @@ class Verdict(_message.Message):
         explained: _builtins.bool = ...,
         failed_worker: Global___FailedWorker | None = ...,
         cause_rank: _builtins.int | None = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cause_rank", b"_cause_rank", "_first_failed_rank", b"_first_failed_rank", "cause_rank", b"cause_rank", "failed_worker", b"failed_worker", "first_failed_rank", b"first_failed_rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cause_rank", b"_cause_rank", "_first_failed_rank", b"_first_failed_rank", "cause", b"cause", "cause_kind", b"cause_kind", "cause_rank", b"cause_rank", "cause_signature", b"cause_signature", "exit_code", b"exit_code", "explained", b"explained", "failed_worker", b"failed_worker", "first_failed_rank", b"first_failed_rank", "last_lines", b"last_lines", "recommendation", b"recommendation", "recommendation_reason", b"recommendation_reason", "stopped_by", b"stopped_by", "summary", b"summary", "unordered", b"unordered", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cause_rank", b"_cause_rank", "_first_failed_rank", b"_first_failed_rank", "cause", b"cause", "cause_kind", b"cause_kind", "cause_rank", b"cause_rank", "cause_signature", b"cause_signature", "exit_code", b"exit_code", "explained", b"explained", "failed_worker", b"failed_worker", "first_failed_rank", b"first_failed_rank", "last_lines", b"last_lines", "reason", b"reason", "recommendation", b"recommendation", "recommendation_reason", b"recommendation_reason", "stopped_by", b"stopped_by", "summary", b"summary", "unordered", b"unordered", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cause_rank: _TypeAlias = _typing.Literal["cause_rank"]  # noqa: Y015
     _WhichOneofArgType__cause_rank: _TypeAlias = _typing.Literal["_cause_rank", b"_cause_rank"]  # noqa: Y015

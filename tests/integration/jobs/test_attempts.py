@@ -151,7 +151,7 @@ def test_max_runtime_counts_the_running_time_of_all_attempts(daemon: Daemon) -> 
     spec.max_runtime.FromMilliseconds(1500)
     daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     job = daemon.wait("x")
-    assert (job.state, job.attempt, job.verdict.stopped_by) == (job_pb2.JOB_STATE_STOPPED, 1, "max_runtime")
+    assert (job.state, job.attempt, job.verdict.stopped_by) == (job_pb2.JOB_STATE_FAILED, 1, "max_runtime")
 
 
 def test_followers_see_all_attempts_without_a_break(daemon: Daemon) -> None:

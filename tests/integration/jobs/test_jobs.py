@@ -338,12 +338,36 @@ def test_a_conflict_names_what_differs(make_daemon: Callable[..., Daemon]) -> No
     assert "differs in command" in cli.stderr
 
 
-def test_max_runtime(daemon: Daemon) -> None:
-    spec = job_pb2.JobSpec(job_id="late", command=["sleep", "3600"])
-    spec.max_runtime.FromMilliseconds(200)
+@pytest.mark.parametrize(
+    "script", ["exec sleep 3600", "trap 'exit 0' TERM; sleep 3600 & wait", "trap 'exit 7' TERM; sleep 3600 & wait"]
+)
+def test_max_runtime(daemon: Daemon, script: str, tmp_path: Path) -> None:
+    """Whatever the ranks exit with; and all who report it agree."""
+    epilog, said = tmp_path / "epilog", tmp_path / "said"
+    epilog.write_text(f'#!/bin/sh\necho "$MUSTER_STATE $MUSTER_EXIT_CODE $MUSTER_REASON" > {said}\n')
+    epilog.chmod(0o755)
+    spec = job_pb2.JobSpec(job_id="late", command=["sh", "-c", script], epilog=str(epilog))
+    spec.max_runtime.FromMilliseconds(500)
     daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     job = daemon.wait("late")
-    assert (job.state, job.verdict.stopped_by) == (job_pb2.JOB_STATE_STOPPED, "max_runtime")
+    found = job.verdict
+    assert (job.state, found.exit_code, found.reason) == (job_pb2.JOB_STATE_FAILED, 124, "TIMED_OUT")
+    assert (found.stopped_by, found.HasField("first_failed_rank")) == ("max_runtime", False)
+    assert found.recommendation == job_pb2.RECOMMENDATION_NONE
+    assert said.read_text() == "FAILED 124 TIMED_OUT\n"
+    assert daemon.cli("wait", "late").returncode == 124
+    assert "TIMED_OUT: stopped by max_runtime: 0.5 s have passed" in daemon.cli("status", "late").stdout
+    assert "it reached its time limit (max_runtime 0.5 s)" in daemon.cli("why", "late").stdout
+    (ended,) = [event for event in daemon.event_list("late") if event.kind == "job.ended"]
+    assert (ended.attributes["reason"], ended.attributes["exit_code"]) == ("TIMED_OUT", "124")
+
+
+def test_a_clean_end_within_the_grace_of_a_stop_keeps_the_code_of_the_ranks(daemon: Daemon) -> None:
+    daemon.run("sh", "-c", "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done", job_id="clean")
+    eventually(lambda: "up" in daemon.cli("logs", "clean").stdout)
+    daemon.cli("stop", "clean")
+    job = daemon.wait("clean")
+    assert (job.state, job.verdict.exit_code, job.verdict.reason) == (job_pb2.JOB_STATE_STOPPED, 0, "")
 
 
 def test_a_working_folder_that_vanished_is_reported(daemon: Daemon, tmp_path: Path) -> None:

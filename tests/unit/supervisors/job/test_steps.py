@@ -267,23 +267,24 @@ def test_an_epilog_exports_nothing(tmp_path, suffix):
 
 def test_an_epilog_learns_how_the_job_ended():
     end = Verdict(7, "rank 0 exited with code 7", recommendation="FAIL")
-    env = steps.environment_of_epilog(State.FAILED, end, None)
+    env = steps.environment_of_epilog(State.FAILED, end, "", None)
     assert env == {
         "MUSTER_STATE": "FAILED",
         "MUSTER_EXIT_CODE": "7",
+        "MUSTER_REASON": "",
         "MUSTER_SUMMARY": "rank 0 exited with code 7",
         "MUSTER_RECOMMENDATION": "FAIL",
         "MUSTER_RECOMMENDATION_STAGE": "early",
         "MUSTER_CAUSE": "",
     }
-    told = steps.environment_of_epilog(State.FAILED, end, CauseFound("RETRY_ELSEWHERE", "the card is lost"))
+    told = steps.environment_of_epilog(State.FAILED, end, "", CauseFound("RETRY_ELSEWHERE", "the card is lost"))
     assert told == env | {
         "MUSTER_RECOMMENDATION": "RETRY_ELSEWHERE",
         "MUSTER_RECOMMENDATION_STAGE": "explained",
         "MUSTER_CAUSE": "the card is lost",
     }
     # Of a job that did not fail there is nothing to explain.
-    well = steps.environment_of_epilog(State.SUCCEEDED, Verdict(0, "all ranks exited with code 0"), None)
+    well = steps.environment_of_epilog(State.SUCCEEDED, Verdict(0, "all ranks exited with code 0"), "", None)
     assert (well["MUSTER_RECOMMENDATION"], well["MUSTER_RECOMMENDATION_STAGE"]) == ("NONE", "explained")
     assert json.loads(json.dumps(env)) == env
     assert {type(value) for value in env.values()} <= {str, State}

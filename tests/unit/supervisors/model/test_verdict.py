@@ -183,6 +183,8 @@ def test_what_is_known_of_a_job_that_is_being_ended(cause):
     told = so_far(job)
     assert told is not None
     assert (told.first_failed, told.stopped_by, told.summary) == (None, "me", "is being stopped by me: so")
+    if cause is StopCause.MAX_RUNTIME:  # whatever its ranks do
+        return
     job.ranks[0].outcome = Outcome.HUNG if cause is StopCause.HUNG else Outcome.SIGNALLED
     told = so_far(job)
     assert told is not None
@@ -223,20 +225,28 @@ def test_a_command_that_cannot_be_run(status, code):
     assert verdict.last_lines == (), "no line of the file is its own"
 
 
-WHY_STOPPED = {StopCause.REQUESTED: "the stop was requested", StopCause.MAX_RUNTIME: "its time limit had passed"}
-
-
-@pytest.mark.parametrize("cause", WHY_STOPPED)
 @pytest.mark.parametrize(
     ("statuses", "code"), [((TERM, TERM), 143), ((EXIT_0, KILL), 137), ((EXIT_0, EXIT_7), 7), ((EXIT_0, EXIT_0), 0)]
 )
-def test_a_stop_that_was_asked_for(cause, statuses, code):
-    state, verdict = reach(job_with(STOP[cause], *statuses), None, ())
+def test_a_stop_that_was_asked_for(statuses, code):
+    state, verdict = reach(job_with(STOP[StopCause.REQUESTED], *statuses), None, ())
     assert (state, verdict.exit_code, verdict.first_failed) == (State.STOPPED, code, None)
     assert (verdict.stopped_by, verdict.recommendation) == ("me", "NONE")
-    assert verdict.recommendation_reason == WHY_STOPPED[cause]
+    assert verdict.recommendation_reason == "the stop was requested"
     assert verdict.summary == "stopped by me: so"
     assert verdict.victims == ()
+
+
+@pytest.mark.parametrize("statuses", [(TERM, TERM), (EXIT_0, KILL), (EXIT_0, EXIT_7), (EXIT_0, EXIT_0), (None, TERM)])
+@pytest.mark.parametrize("asked", [None, Asked("scheduler", "so", 1.0)])
+def test_a_running_time_that_was_over(statuses, asked):
+    """Also where a stop came while it ended, or the end of a rank is not known."""
+    job = job_with(STOP[StopCause.MAX_RUNTIME], *statuses)
+    job.asked = asked
+    state, verdict = reach(job, next((rank for rank in job.ranks if failed(rank)), None), ())
+    assert (state, verdict.exit_code, verdict.first_failed) == (State.FAILED, 124, None)
+    assert (verdict.recommendation, verdict.recommendation_reason) == ("NONE", "its time limit had passed")
+    assert verdict.summary == "TIMED_OUT: stopped by me: so"
 
 
 @pytest.mark.parametrize(
