@@ -102,7 +102,9 @@ def show(error: click.ClickException) -> None:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # not an error: the help of a group
         error.show()
     else:
-        usage_error.show(error, "muster")
+        from muster.agent.cli import other_words
+
+        usage_error.show(other_words.answered(error), "muster")
 
 
 def main() -> None:

@@ -52,8 +52,9 @@ def run(
 
     The ranks get a small default environment and the variables from --env. Without a daemon, or with --standalone,
     muster starts a daemon for this job only. The ranks then get the whole environment of this command and run in this
-    folder, as with `torchrun --standalone`. In a ModelArts container muster replaces the ModelArts launcher: it uses
-    the launcher's rank table, job name, log folder and working folder.
+    folder, as with `torchrun --standalone`, and a script `train.py` that is not executable is run by python3. In a
+    ModelArts container muster replaces the ModelArts launcher: it uses the launcher's rank table, job name, log folder
+    and working folder.
 
     Exit code: the job's (128+n for a signal; of several ranks, the first failure's), 126 not executable, 127 not found,
     125 if muster itself failed. Before the job is accepted: 2 wrong usage or spec, 4 no daemon, 5 refused.
@@ -103,7 +104,7 @@ def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
     the logs, None for one of our own. Raises CommandFailed."""
     asked = draft.asked
     env = _environment() | asked.env
-    draft.asked = asked = replace(asked, env=env)
+    draft.asked = asked = replace(asked, env=env, command=_with_python(asked.command))
     table = asked.rank_table or modelarts.rank_table(asked.boot, env)
     if not os.path.isabs(table):
         draft.asked = replace(draft.asked, rank_table=table)  # relative to this folder, as the launcher would take it
@@ -120,6 +121,14 @@ def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
         if trouble := modelarts.name_trouble("another id", env):
             note(trouble)
     return log_dir or modelarts.log_folder(env)
+
+
+def _with_python(command: tuple[str, ...]) -> tuple[str, ...]:
+    """A bare `train.py` of this folder has Python before it, as under torchrun."""
+    script = command[0] if command else ""
+    if not script.endswith(".py") or not os.path.isfile(script) or os.access(script, os.X_OK):
+        return command
+    return ("python3", *command)
 
 
 def _environment() -> dict[str, str]:

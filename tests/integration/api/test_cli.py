@@ -262,6 +262,17 @@ def test_standalone_keeps_only_the_logs_of_a_job_that_failed(short_tmp):
     assert not (root / "run").exists()
 
 
+def test_a_bare_script_is_run_by_python_as_under_torchrun(short_tmp):
+    (short_tmp / "train.py").write_text("import sys; print('ran', sys.argv)\n")
+    done = standalone(short_tmp, "--standalone", "--skip-check", "-q", "train.py", "--lr", "1", cwd=short_tmp)
+    assert (done.returncode, done.stdout) == (0, "ran ['train.py', '--lr', '1']\n")
+    # One that says itself what runs it is left to that.
+    (short_tmp / "train.py").write_text("#!/bin/sh\necho shell\n")
+    (short_tmp / "train.py").chmod(0o755)
+    done = standalone(short_tmp, "--standalone", "--skip-check", "-q", "./train.py", cwd=short_tmp)
+    assert (done.returncode, done.stdout) == (0, "shell\n")
+
+
 def test_standalone_puts_the_logs_where_they_are_wanted(short_tmp):
     logs = short_tmp / "a" / "b"
     done = standalone(

@@ -1,0 +1,54 @@
+"""Words of torchrun, srun, docker and kubectl that muster does not have: an error names muster's own instead."""
+
+import click
+
+#: Commands.
+_COMMANDS = {
+    "attach": "logs -f JOB",
+    "cancel": "stop JOB",
+    "delete": "rm JOB",
+    "describe": "status JOB`, or of its end `muster why JOB",
+    "inspect": "status -o json JOB",
+    "kill": "stop JOB`, with SIGKILL at once `muster stop --grace 0 JOB",
+    "list": "ps",
+    "ls": "ps",
+    "submit": "start -- COMMAND",
+    "tail": "logs -f --tail 20 JOB",
+}
+#: Options of `run` and `start`, without dashes and with hyphens.
+_OPTIONS = {
+    "nproc-per-node": "give --cards N, one rank per card, or --ranks N on a host without cards",
+    "nnodes": "give --nodes A,B with the names of all nodes, and --node-rank I",
+    "m": "give the interpreter, too: -- python -m MODULE",
+    "module": "give the interpreter, too: -- python -m MODULE",
+    "no-python": "any command goes: -- COMMAND",
+    "rdzv-backend": "ranks meet at --master-addr and --master-port",
+    "rdzv-conf": "ranks meet at --master-addr and --master-port",
+    "rdzv-endpoint": "ranks meet at --master-addr and --master-port",
+    "rdzv-id": "give --job-id ID",
+    "redirects": "each rank's output is kept in a file: `muster logs JOB`, or --log-dir DIR with --standalone",
+    "tee": "muster shows the output and keeps it in a file for each rank: `muster logs JOB`",
+    "start-method": "each rank is a process of its own",
+    "ntasks": "give --ranks N, or --cards N for one rank per card",
+    "gpus": "give --cards N",
+    "n": "give --ranks N, or --cards N for one rank per card",
+    "np": "give --ranks N, or --cards N for one rank per card",
+    "time": "give --max-runtime DURATION, as in 48h",
+    "chdir": "give --workdir DIR",
+}
+
+
+def answered(error: click.ClickException) -> click.ClickException:
+    """The error, or one that says what this is in muster."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, click.NoSuchOption) and context is not None and context.info_name in ("run", "start"):
+        name = error.option_name.lstrip("-").replace("_", "-")
+        here = {option for one in context.command.params for option in one.opts}
+        meant = f"it is --{name}" if f"--{name}" in here else _OPTIONS.get(name)
+        if meant is not None:
+            return click.UsageError(f"no such option {error.option_name!r}: {meant}", context)
+    if context is not None and context.parent is None and context.info_name == "muster":
+        word = error.message.partition("No such command '")[2].partition("'")[0]
+        if word in _COMMANDS:
+            return click.UsageError(f"no such command {word!r}: it is `muster {_COMMANDS[word]}`", context)
+    return error
