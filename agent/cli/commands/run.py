@@ -108,6 +108,10 @@ def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
     table = asked.rank_table or modelarts.rank_table(asked.boot, env)
     if not os.path.isabs(table):
         draft.asked = replace(draft.asked, rank_table=table)  # relative to this folder, as the launcher would take it
+    if not table and not modelarts.in_container(env) and env.get("SLURM_JOB_ID"):
+        from muster.agent.cli.spec import slurm_step
+
+        slurm_step.fill(draft, env)
     if "workdir" not in draft.written and not (table and modelarts.working_folder(env, 0)):
         draft.asked = replace(draft.asked, workdir=_here())
     if not modelarts.in_container(env):

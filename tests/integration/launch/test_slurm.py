@@ -109,6 +109,20 @@ def test_sigterm_twice_as_at_a_time_limit(cluster: Cluster) -> None:
     assert "killing" not in err
 
 
+def test_the_job_has_slurms_id(cluster: Cluster) -> None:
+    """One muster on the step's one node; its options say nothing of the job."""
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+        env = {name: value for name, value in cluster.env.items() if not name.startswith("MUSTER_")}
+        muster = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "-q"]
+        words = [*cluster.srun("-n1", *muster), "--", "sh", "-c", "echo $MUSTER_JOB_ID $SLURM_JOB_ID $WORLD_SIZE"]
+        done = subprocess.run(
+            words, env=env | {"TMPDIR": folder}, capture_output=True, text=True, timeout=120, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    mine, slurms, world = done.stdout.split()
+    assert (mine == slurms, world) == (True, "1")
+
+
 SCRIPTS = Path(__file__).parents[3] / "examples/slurm"
 
 

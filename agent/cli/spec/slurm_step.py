@@ -1,0 +1,95 @@
+"""What Slurm says in the environment of a step: used by a standalone run wherever its options say nothing.
+
+One muster per node (`srun --ntasks-per-node=1`) is one part of a job over the step's nodes. The variables are those of
+srun(1) and sbatch(1), the host lists as slurmctld 22.05 expands them.
+"""
+
+import re
+from collections.abc import Mapping
+
+from muster.agent.cli.exits import CommandFailed, Exit
+from muster.agent.cli.spec.job_spec import Draft
+from muster.supervisors.model.spec import FIELDS
+from muster.supervisors.model.spec_fields import JOB_ID
+
+#: Ports where the ranks of several nodes meet, one for each job: below the range of Linux' own (32768 and up).
+_FIRST_PORT, _PORTS = 20000, 10000
+#: As many nodes as a job may have.
+_MAX_NODES = 65536
+#: A part of a host list: a name with ranges in brackets.
+_PART = re.compile(r"[A-Za-z0-9._-]*(?:\[[0-9,-]+\][A-Za-z0-9._-]*)*")
+_RANGES = re.compile(r"([A-Za-z0-9._-]*)(?:\[([0-9,-]+)\])?")
+#: A comma that is not in brackets.
+_COMMA = re.compile(r",(?![^\[\]]*\])")
+
+
+def fill(draft: Draft, env: Mapping[str, str]) -> None:
+    """Says of job id, nodes, node rank, port and cards what Slurm says, where nobody has said anything. Raises
+    CommandFailed for a list of nodes that is none."""
+    job, step = env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", "0")
+    tasks, nodes = env.get("SLURM_STEP_NUM_TASKS", "1"), env.get("SLURM_STEP_NUM_NODES", "1")
+    if not job.isdigit() or tasks != nodes:  # no Slurm, or several of us on one node: each is a job of its own
+        return
+    name = job if step in ("", "0") else f"{job}.{step}"
+    if JOB_ID.fullmatch(name):
+        _say(draft, "job_id", name, "SLURM_JOB_ID")
+    if nodes.isdigit() and int(nodes) > 1 and not draft.written.keys() & {"nodes", "rank_table"}:
+        listed = hosts(env.get("SLURM_STEP_NODELIST", ""))
+        _say(draft, "nodes", listed, "SLURM_STEP_NODELIST")
+        rank = env.get("SLURM_NODEID", "")
+        if rank.isdigit():
+            _say(draft, "node_rank", int(rank), "SLURM_NODEID")
+        offset = (int(job) + (int(step) if step.isdigit() else 0)) % _PORTS
+        _say(draft, "master_port", _FIRST_PORT + offset, "SLURM_JOB_ID")
+    cards = env.get("SLURM_GPUS_ON_NODE", "")
+    if (
+        cards.isdigit()
+        and int(cards)
+        and not draft.written.keys() & {"ranks", "card_count", "card_indices", "rank_table"}
+    ):
+        _say(draft, "card_count", int(cards), "SLURM_GPUS_ON_NODE")
+
+
+def _say(draft: Draft, field: str, value: object, written: str) -> None:
+    if field not in draft.written:
+        draft.say(FIELDS[field], value, written)
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """The names in a host list: "n[1-2],m[07-08]" is n1, n2, m07, m08. The width of a range is that of its lower bound;
+    of several brackets the last runs fastest. Raises CommandFailed."""
+    found: list[str] = []
+    for part in _COMMA.split(text):
+        found += _expanded(part.strip(), text, _MAX_NODES - len(found))
+    if not all(found) or not found:
+        raise _no_list(text, "a name is empty")
+    return tuple(found)
+
+
+def _expanded(part: str, text: str, most: int) -> list[str]:
+    if not _PART.fullmatch(part):
+        raise _no_list(text, f"{part[:80]!r} is no name with ranges")
+    found = [""]
+    for name, ranges in _RANGES.findall(part):
+        numbers = [number for one in ranges.split(",") for number in _numbers(one, text)] if ranges else [""]
+        if len(found) * len(numbers) > most:
+            raise _no_list(text, f"it has more than {_MAX_NODES} nodes")
+        found = [before + name + number for before in found for number in numbers]
+    return found
+
+
+def _numbers(one: str, text: str) -> list[str]:
+    low, dash, high = one.partition("-")
+    high = high if dash else low
+    if not (low.isdigit() and high.isdigit()) or len(low + high) > 18 or int(low) > int(high):
+        raise _no_list(text, f"{one!r} is no range")
+    if int(high) - int(low) >= _MAX_NODES:
+        raise _no_list(text, f"it has more than {_MAX_NODES} nodes")
+    return [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
+
+
+def _no_list(text: str, why: str) -> CommandFailed:
+    shown = text if len(text) <= 200 else text[:200] + "..."
+    return CommandFailed(
+        f"SLURM_STEP_NODELIST: {shown!r} is no list of nodes: {why}: give --nodes and --node-rank", Exit.USAGE
+    )
