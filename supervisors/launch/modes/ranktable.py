@@ -170,13 +170,14 @@ def _template2(top: Value) -> RankTable:
     instances = []
     servers: dict[str, list[Device]] = {}
     rank = 0
-    for group in groups:
+    for place, group in enumerate(groups):
         listed = group.member("instance_list").elements()
         _counted(group.member("instance_count"), len(listed), "instance_list has")
         # null is how Go writes a list in which nothing was ever put.
         counts = [len(instance.member("devices").elements(nullable=True)) for instance in listed]
         _counted(group.member("device_count"), sum(counts), "the instances of the group together have devices:")
-        for instance in sorted(listed, key=_index):
+        # The launcher sorts the first group alone; the ranks of both must be the same.
+        for instance in listed if place else sorted(listed, key=_index):
             pod_name, server_id = instance.member("pod_name"), instance.member("server_id").text()
             _once(seen, ("pod", pod_name.text()), pod_name)
             instances.append(Instance(pod_name.text(), server_id))
