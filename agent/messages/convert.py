@@ -33,6 +33,8 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
         found.append(Violation("cards", "neither count nor indices is set: give the number of cards, or which"))
     said = said_in(message, found)
     spec = JobSpec(**{"job_id": new_job_id(), "command": (), "boot": ""} | said)
+    if text := modelarts.missing_node_rank(spec, node_rank_said="node_rank" in said):
+        found.append(Violation("node_rank", text))
     spec = modelarts.understood(spec, node_rank_said="node_rank" in said)
     found += violations(spec)
     if found:

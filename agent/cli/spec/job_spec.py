@@ -72,6 +72,8 @@ class Draft:
                 # A relative path is one from here; the daemon is elsewhere.
                 said[about.name] = os.path.abspath(path)
         spec = replace(asked, **said)
+        if text := modelarts.missing_node_rank(spec, node_rank_said="node_rank" in self.written):
+            found.append(Violation(self._name("node_rank"), text))
         spec = modelarts.understood(spec, node_rank_said="node_rank" in self.written)
         found += violations(spec, self._name)
         found = found or list(self._not_utf8(spec))

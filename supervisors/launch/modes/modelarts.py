@@ -35,8 +35,7 @@ def understood(spec: JobSpec, *, node_rank_said: bool = False) -> JobSpec:
     said["boot"] = boot_mode(spec.boot, env)
     said["rank_table"] = table = spec.rank_table or rank_table(spec.boot, env)
     nodes, count = spec.nodes, max(spec.node_count, len(spec.nodes))
-    hosts = tuple(name.strip() for name in env.get("VC_WORKER_HOSTS", "").split(",") if name.strip())
-    if not nodes and count == 1 and len(hosts) > 1 and not table:
+    if hosts := _hosts(spec, table):
         nodes, count = hosts, len(hosts)
         said["master_port"] = _port(spec)
     said["nodes"], said["node_count"] = nodes, count
@@ -49,6 +48,24 @@ def understood(spec: JobSpec, *, node_rank_said: bool = False) -> JobSpec:
     if not (spec.ranks or spec.wants_cards or table):
         said["card_count"] = _number(env, "MA_NUM_GPUS")
     return replace(spec, **said)  # type: ignore[arg-type]  # names and types are those of the fields
+
+
+def missing_node_rank(spec: JobSpec, *, node_rank_said: bool) -> str:
+    """What is wrong where VC_WORKER_HOSTS names several nodes, and nothing says which of them this is: each would take
+    itself for the first. Empty: nothing."""
+    hosts = _hosts(spec, spec.rank_table or rank_table(spec.boot, spec.env))
+    index = spec.env.get("VC_TASK_INDEX", "")
+    if not hosts or spec.node_rank or node_rank_said or (index.isascii() and index.isdigit() and len(index) < 10):
+        return ""
+    given = f"is {index[:40]!a}, not a number" if index else "is not set"
+    return f"VC_WORKER_HOSTS names {len(hosts)} nodes, and VC_TASK_INDEX {given}: give 0 to {len(hosts) - 1}"
+
+
+def _hosts(spec: JobSpec, table: str) -> tuple[str, ...]:
+    """The nodes that VC_WORKER_HOSTS names, if it is that which says them, and there are several."""
+    hosts = tuple(name.strip() for name in spec.env.get("VC_WORKER_HOSTS", "").split(",") if name.strip())
+    is_said = bool(spec.nodes) or spec.node_count > 1 or bool(table)
+    return hosts if len(hosts) > 1 and not is_said else ()
 
 
 def _port(spec: JobSpec) -> int:

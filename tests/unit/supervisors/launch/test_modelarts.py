@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.supervisors.launch.modes import modelarts
-from muster.supervisors.launch.modes.modelarts import MASTER_PORT, understood
+from muster.supervisors.launch.modes.modelarts import MASTER_PORT, missing_node_rank, understood
 from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot, JobSpec
@@ -119,6 +119,23 @@ def test_names_alone_tell_how_many_nodes_there_are():
 def test_what_cannot_be_is_refused_and_not_passed_over(env, field):
     """Two nodes that both took themselves for the first would wait for each other for ever."""
     assert [violation.field for violation in violations(understood(replace(ASKED, env=env)))] == [field]
+
+
+@pytest.mark.parametrize("index", [None, "", "x", "-1", "²", "9999999999"])
+def test_several_nodes_of_which_nothing_says_which_this_is(index):
+    env = {"VC_WORKER_HOSTS": HOSTS} | ({} if index is None else {"VC_TASK_INDEX": index})
+    asked = replace(ASKED, env=env)
+    text = missing_node_rank(asked, node_rank_said=False)
+    assert text.startswith("VC_WORKER_HOSTS names 3 nodes, and VC_TASK_INDEX ") and text.endswith(": give 0 to 2")
+    assert missing_node_rank(asked, node_rank_said=True) == ""
+    for other in (
+        replace(asked, env=env | {"VC_TASK_INDEX": "0"}),
+        replace(asked, node_rank=1),
+        replace(asked, nodes=("a", "b"), node_count=2),
+        replace(asked, rank_table="/t.json"),
+        replace(asked, env=env | {"VC_WORKER_HOSTS": "a"}),
+    ):
+        assert missing_node_rank(other, node_rank_said=False) == ""
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "²", "٣", " 8", "9999999999", "0x8"])
