@@ -60,9 +60,14 @@ def command(name: str, spec: JobSpec, env: Mapping[str, str], packages: str, exp
     out = exports if name == PRE_START else os.devnull
     if script.endswith(".py"):
         return (*_python(spec, env), "-c", _RUN, script, out)
-    if name == EPILOG and os.access(script, os.X_OK):
-        return (script,)
     shell = "bash" if _is_there("bash", env) else "sh"
+    if name == EPILOG and os.access(script, os.X_OK):
+        return (
+            shell,
+            "-c",
+            'exec "$0"',
+            script,
+        )  # the kernel refuses one without "#!", which a shell then reads itself
     keep = _KEEP.format(out=shlex.quote(out))
     return (shell, "-c", _SOURCE.format(trap=shlex.quote(f"{keep} || exit 1"), keep=keep), script)
 

@@ -127,7 +127,8 @@ class JobSpec:
         "", "Leave out the pre-checks. What `muster node` shows as CRITICAL still refuses the job.",
     )] = False
     max_runtime: Annotated[float | None, kind.TimeLimit(
-        "DURATION", "Stop the job when its ranks have run this long, all attempts together.", unset="no limit",
+        "DURATION", "End the job when its ranks have run this long, all attempts together.", unset="no limit",
+        more="It has failed then, with exit code 124.",
     )] = None
     grace_steps: Annotated[tuple[float, ...], kind.Steps(
         "DURATION", "Time from SIGTERM to SIGKILL when the job is stopped.",

@@ -250,13 +250,23 @@ def test_a_python_script_imports_what_lies_beside_it(tmp_path):
 # --- the epilog -------------------------------------------------------------------------------------------------------
 
 
-def test_an_epilog_that_can_be_executed_is(tmp_path):
-    path = tmp_path / "end"
-    path.write_text("#!/bin/sh\n")
-    path.chmod(0o755)
-    assert steps.command(EPILOG, replace(SPEC, epilog=str(path)), {}, "", "/x") == (str(path),)
-    path.chmod(0o644)
-    assert steps.command(EPILOG, replace(SPEC, epilog=str(path)), {}, "", "/x")[0] in ("bash", "sh")
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [
+        (f"#!{sys.executable}\nimport sys; print('python', sys.argv[1:]); sys.exit(3)\n", 0o755, "python []"),
+        ("echo shell $#; exit 3\n", 0o755, "shell 0"),
+        ("echo shell $#; exit 3\n", 0o644, "shell 0"),
+    ],
+    ids=["with its interpreter", "without one", "not executable"],
+)
+@pytest.mark.parametrize("path", [os.environ["PATH"], "/nowhere"])
+def test_an_epilog_is_executed_or_read_by_a_shell(tmp_path, text, mode, said, path):
+    script = tmp_path / "the end"
+    script.write_text(text)
+    script.chmod(mode)
+    words = steps.command(EPILOG, replace(SPEC, epilog=str(script)), {"PATH": path}, "", "/x")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip()) == (3, said)
 
 
 @pytest.mark.parametrize("suffix", [".sh", ".py"])
