@@ -67,7 +67,7 @@ class FakeLeasing:
 def server_context(registry: Any, events: Any, config: Any, root: Root) -> ServerContext:
     """A node without cards, of which nothing is wrong."""
     driver: Any = SimpleNamespace(view=View())
-    health: Any = SimpleNamespace(conditions=[], drain=None, trouble=[])
+    health: Any = SimpleNamespace(conditions=[], drain=None, trouble=[], pending=["mounts"])
     silent: Any = SimpleNamespace(trouble=[])
     hangs: Any = SimpleNamespace(trouble="", found=lambda entry: None, slow=lambda entry: None)
     return ServerContext(
@@ -517,7 +517,7 @@ async def test_delete_and_node(world):
     node = (await world.client.node.GetNode(node_pb2.GetNodeRequest())).node
     assert (node.daemon_pid, node.nursery_pid, node.active_jobs) == (os.getpid(), 7, 1)
     assert (node.api_version, node.cards[0].job_id, list(node.warnings)) == ("muster.v1", "j", ["a warning"])
-    assert node.daemon_started_at.seconds == 1000
+    assert (node.daemon_started_at.seconds, list(node.pending_checks)) == (1000, ["mounts"])
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
