@@ -110,7 +110,9 @@ class Detector(Resumable[JobState]):
     def _is_new(self, decision: Decision, recovered: bool, anew: str) -> bool:
         job = self._job
         if decision.verdict is job.verdict:
-            return False
+            # Ranks fall silent one by one: who is waited for may be known only later than that one is.
+            fewer = set() < set(decision.ranks) < set(job.verdict_ranks)
+            return fewer and decision.verdict is HangVerdict.WAITING
         # A hang that muster acted upon is reported once, even if the driver fails meanwhile.
         if decision.verdict is HangVerdict.DRIVER_HANG and job.verdict is HangVerdict.HUNG:
             return False

@@ -631,6 +631,14 @@ def test_without_cards_ranks_wait_for_one_that_computes_an_hour_at_most() -> Non
     assert "HUNG" not in verdicts(without_cards([*one[:80], *saves]))
 
 
+def test_ranks_that_fall_silent_one_after_another_leave_one_that_is_waited_for() -> None:
+    node = Node(3)
+    lines = node.steps(20, {"cpu": 1.0, "log": 100})
+    lines += node.steps(0.5, lambda rank: {"cpu": 1.0 if rank < 2 else 0.0})
+    changes = without_cards([*lines, *node.steps(10, lambda rank: {"cpu": 1.0 if rank == 1 else 0.0})])
+    assert [(str(change.verdict), change.ranks) for change in changes[1:]] == [("WAITING", (0, 1)), ("WAITING", (1,))]
+
+
 @pytest.mark.parametrize("power", [350.0, 260.0])
 def test_slower_steps_are_slow(power: float) -> None:
     node = Node()
