@@ -76,7 +76,7 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
             return "job.preparing", None, "muster starts its processes", 0.0, {"attempt": job.attempt}
         case Kind.RUNNING:
             return "job.running", None, "all ranks have started", took, {"attempt": job.attempt}
-        case Kind.STEP:
+        case Kind.STEP if "ending" not in r:
             return "job.step", None, f"{r['name']} begins", 0.0, {"step": r["name"], "pid": r["pid"]}
         case Kind.EXITED if r["rank"] == STEP:
             return _step_ended(job)

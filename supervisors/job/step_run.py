@@ -1,8 +1,7 @@
 """Runs one step at a time, before or after the ranks: from its start until none of its processes is left."""
 
-import math
 import signal
-import time
+from collections.abc import Sequence
 
 from muster.probes.kernel import endings, process
 from muster.probes.kernel.process import Stat
@@ -13,6 +12,7 @@ from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.remains import Remains
 from muster.supervisors.launch import spawning
 from muster.supervisors.launch.spawning import ProcessBuilder
+from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Kind, Outcome, State
 from muster.supervisors.output import tee
@@ -29,10 +29,6 @@ class StepRun:
         self._ends, self._remains = ends, remains
         self._alarm = Alarm(context.loop)
         self._climb = Climb(context.loop, self._terminate, self._kill, escalation.give_up)
-        #: Why we end it, if we do.
-        self._trouble = ""
-        #: When its own time is over (time.monotonic()); not known behind its end, to a successor.
-        self._time_up = math.inf
 
     def begin(self, builder: ProcessBuilder, name: str, more: dict[str, str]) -> None:
         """Starts a step, with `more` in its environment. Raises OSError, with no process and no step left."""
@@ -42,14 +38,13 @@ class StepRun:
         elif name == steps.REQUIREMENTS:
             builder.make_own(paths.packages)
         argv = steps.command(name, spec, builder.common, str(paths.packages), str(paths.exports))
-        self._trouble = ""
         self._output.say(f"{steps.shown(name, spec)}: begins")
 
         def record(pids: list[int]) -> None:
             pid, start = process.identity(pids[0])
             context.link.tell("ranks", pids=pids)
-            began = {"pid": pid, "start": start, "boot": process.boot_id(), "up": process.uptime()}
-            context.ledger.commit({"kind": Kind.STEP, "name": name, "argv": argv} | began)
+            began = {"pid": pid, "start": start, "up": process.uptime()}
+            context.ledger.commit(_record(name, argv, began))
             self._ends.watch()
 
         def hold() -> None:
@@ -64,11 +59,17 @@ class StepRun:
         self.arm()
 
     def arm(self) -> None:
-        """Counts the time of the running step, even if a predecessor began it."""
+        """Counts the time of the running step, even if a predecessor began it, and goes on to end it."""
         job = self._context.job
-        left = steps.time_limit(job.step_name, self._spec) - (process.uptime() - job.step_up)
-        self._time_up = time.monotonic() + left
-        self._alarm.set(left, self._out_of_time)
+        if job.step_ending:
+            self._climb.begin(max(0.0, job.step_kill_up - process.uptime()))
+        else:
+            self._alarm.set(self._time_left(), self._out_of_time)
+
+    def _time_left(self) -> float:
+        """Seconds of its own time."""
+        job = self._context.job
+        return steps.time_limit(job.step_name, self._spec) - (process.uptime() - job.step_up)
 
     def _out_of_time(self) -> None:
         limit = steps.time_limit(self._context.job.step_name, self._spec)
@@ -76,17 +77,23 @@ class StepRun:
 
     def end(self, why: str, grace: float) -> None:
         """SIGTERM to all of it, and SIGKILL behind the grace (seconds). A second call can only shorten that."""
-        grace = min(grace, self._time_up + steps.STEP_GRACE_S - time.monotonic())
+        job = self._context.job
+        assert job.step is not None
+        grace = max(0.0, min(grace, self._time_left() + steps.STEP_GRACE_S))
+        kill_up = process.uptime() + grace
+        if not job.step_ending or kill_up < job.step_kill_up:
+            began = {"pid": job.step.pid, "start": job.step.start, "up": job.step_up}
+            ending = {"ending": job.step_ending or why, "kill_up": kill_up}
+            self._context.ledger.owe(_record(job.step_name, job.step.argv, began | ending), sync=False)
         if self._climb.kill_at:
             self._climb.shorten(grace)
-            return
-        self._trouble = self._trouble or why
-        self._climb.begin(grace)
+        else:
+            self._climb.begin(grace)
 
     def leaves(self, left: list[Stat]) -> None:
         """It has ended, and these of it have not. A step is over when all of it is: they would run beside the ranks,
         and outlive the job."""
-        if not self._trouble:
+        if not self._climb.kill_at:
             names = process.names(left)
             self.end(f"left {len(left)} process(es) running, and muster ended them: {names}", steps.STEP_GRACE_S)
 
@@ -98,12 +105,12 @@ class StepRun:
         self._climb.stop()
         self._output.drain()
         name = steps.shown(job.step_name, self._spec)
-        if steps.succeeded(step) and not self._trouble:
+        if steps.succeeded(step) and not job.step_ending:
             self._output.say(f"{name}: is done")
             return ""
         unborn = step.outcome is Outcome.NOT_STARTED
-        how = self._trouble or ("could not be started" if unborn else endings.describe(step.status))
-        if step.detail and not self._trouble:
+        how = job.step_ending or ("could not be started" if unborn else endings.describe(step.status))
+        if step.detail and not job.step_ending:
             how += f": {step.detail}"
         self._output.say(f"{name}: {how}")
         return f"{name} {how}"
@@ -123,3 +130,7 @@ class StepRun:
     def _kill(self) -> None:
         self._context.containment.kill()
         self._remains.look()
+
+
+def _record(name: str, argv: Sequence[str], more: Record) -> Record:
+    return {"kind": Kind.STEP, "name": name, "argv": argv, "boot": process.boot_id(), **more}

@@ -174,6 +174,9 @@ class Job:
     step: Rank | None = None
     step_name: str = ""
     step_up: float = 0.0
+    #: Why muster ends it, where it does, and when SIGKILL comes (seconds of CLOCK_BOOTTIME).
+    step_ending: str = ""
+    step_kill_up: float = 0.0
     steps_done: set[str] = field(default_factory=set)
     past: list[Attempt] = field(default_factory=list)
     #: How many of the attempts before this one hung.

@@ -119,7 +119,12 @@ def _by_card(words: dict[str, str]) -> dict[int, str]:
 
 
 def _step(job: Job, r: Record) -> None:
-    """name, pid, start, boot, up, argv[]: a process that runs before or after the ranks waits behind a gate."""
+    """name, pid, start, boot, up, argv[]: a process that runs before or after the ranks waits behind a gate. Again, with
+    ending and kill_up, where muster ends it: see lifecycle.Job."""
+    if "ending" in r:
+        job.step_ending, job.step_kill_up = r["ending"], r["kill_up"]
+        return
+    job.step_ending, job.step_kill_up = "", 0.0
     job.step = Rank(STEP, 0, 0, r["pid"], r["start"], r["t"], argv=tuple(r["argv"]), role=r["name"])
     job.step_name, job.step_up, job.boot_id = r["name"], r["up"], r["boot"]
 

@@ -75,6 +75,42 @@ def kill(pid: int) -> None:
     eventually(lambda: not alive(pid))
 
 
+# --- a step that muster ends while its supervisor dies ----------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("echo $$ >{0}/pid; trap 'touch {0}/told; until [ -e {0}/go ]; do sleep 0.01; done; exit 7' TERM; ", "did not end within 0.5 s"),
+        (
+            "(trap 'touch {0}/told; until [ -e {0}/go ]; do sleep 0.01; done; exit 7' TERM; touch {0}/set; "
+            "while :; do sleep 0.01; done) & echo $! >{0}/pid; until [ -e {0}/set ]; do sleep 0.01; done; exit 0",
+            r"left \d+ process\(es\) running, and muster ended them",
+        ),
+    ],
+    ids=["its time is over", "it left processes"],
+)
+def test_a_successor_knows_why_a_step_was_ended(daemon: Daemon, tmp_path: Path, text: str, why: str) -> None:
+    script = text.format(tmp_path) + "\nwhile :; do sleep 0.01; done\n"
+    spec = job_pb2.JobSpec(job_id="x", command=("true",), ranks=1, pre_start=shell(tmp_path / "p.sh", script))
+    spec.pre_start_timeout.FromMilliseconds(500 if "within" in why else FOR_EVER_MS)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
+    eventually((tmp_path / "told").exists, 60)
+    nursery, supervisor = daemon.nursery_pid(), daemon.supervisor_pid("x")
+    # The step ends while nobody looks: its supervisor is dead, and the nursery makes no other yet.
+    os.kill(nursery, signal.SIGSTOP)
+    try:
+        kill(supervisor)
+        (tmp_path / "go").touch()
+        eventually(lambda: not alive(int((tmp_path / "pid").read_text())))
+    finally:
+        os.kill(nursery, signal.SIGCONT)
+    job = daemon.wait("x")
+    assert job.state == FAILED
+    assert re.search(f"pre_start {tmp_path}/p.sh {why}.*; no rank was started", job.verdict.summary), job.verdict
+
+
 # --- a restart that cannot be prepared --------------------------------------------------------------------------------
 
 USER = "musters-own-test"
