@@ -119,8 +119,8 @@ def _by_card(words: dict[str, str]) -> dict[int, str]:
 
 
 def _step(job: Job, r: Record) -> None:
-    """name, pid, start, boot, up, argv[]: a process that runs before or after the ranks waits behind a gate. Again, with
-    ending and kill_up, where muster ends it: see lifecycle.Job."""
+    """name, pid, start, boot, up, argv[]: a process that runs before or after the ranks waits behind a gate. Again,
+    with ending and kill_up, where muster ends it: see lifecycle.Job."""
     if "ending" in r:
         job.step_ending, job.step_kill_up = r["ending"], r["kill_up"]
         return

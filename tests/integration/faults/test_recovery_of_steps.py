@@ -82,7 +82,10 @@ def kill(pid: int) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("echo $$ >{0}/pid; trap 'touch {0}/told; until [ -e {0}/go ]; do sleep 0.01; done; exit 7' TERM; ", "did not end within 0.5 s"),
+        (
+            "echo $$ >{0}/pid; trap 'touch {0}/told; until [ -e {0}/go ]; do sleep 0.01; done; exit 7' TERM; ",
+            "did not end within 0.5 s",
+        ),
         (
             "(trap 'touch {0}/told; until [ -e {0}/go ]; do sleep 0.01; done; exit 7' TERM; touch {0}/set; "
             "while :; do sleep 0.01; done) & echo $! >{0}/pid; until [ -e {0}/set ]; do sleep 0.01; done; exit 0",
