@@ -129,12 +129,12 @@ class Nvidia(Backend):
                 from muster.probes.cards.nvidia.nvidia_gpm import Gpm  # of no use on a host without NVML
 
                 try:
-                    nvml.ask("nvmlInit", of_driver=True)
+                    nvml.init()
                 except DriverError as error:
                     # After an update the library that this process loaded is of no use any more.
                     if error.number != MISMATCH or not reload(nvml.module):
                         raise
-                    nvml.ask("nvmlInit", of_driver=True)
+                    nvml.init()
                 self._session = _Session(nvml, Listener(nvml), Gpm(nvml))
 
     def close(self) -> None:
@@ -143,10 +143,7 @@ class Nvidia(Backend):
             if session is not None:
                 session.listener.close()
                 session.gpm.close()
-                try:
-                    session.nvml.ask("nvmlShutdown")
-                except DriverError:
-                    pass  # a driver that was removed has nothing to free
+                session.nvml.give_back("nvmlShutdown")
                 session.nvml.closed = True
 
     def version(self) -> str:

@@ -118,6 +118,22 @@ class Nvml:
         self.module = module
         #: From then on nothing is asked: the module's library may be another one, to which no handle of this belongs.
         self.closed = False
+        #: Which one this is, from `init` on.
+        self._library: Any = None
+
+    def init(self) -> None:
+        """Opens the library for one user more; each gives it back by `nvmlShutdown`. Raises DriverError."""
+        self.ask("nvmlInit", of_driver=True)
+        self._library = self._library or self.module.nvmlLib
+
+    def give_back(self, name: str, *args: Any) -> None:
+        """A call that frees what this library lent, or the library itself; after the close, too: a thread that waits
+        for events is in it for longer, and a library that somebody still holds never finds a driver that was loaded
+        anew. It goes past the module, which may have another library by then. What it says is nobody's concern: a
+        driver that was removed has nothing to free."""
+        free = getattr(self._library, name, None)
+        if free is not None:
+            free(*args)
 
     def ask(self, name: str, *args: Any, of_driver: bool = False) -> Any:
         """What the call says. Raises DriverError for every code but success."""

@@ -77,7 +77,7 @@ class Listener:
                 self._free()
 
     def _make(self, handles: Mapping[int, Any]) -> _Set:
-        self._nvml.ask("nvmlInit", of_driver=True)
+        self._nvml.init()
         made = None
         try:
             made = self._nvml.ask("nvmlEventSetCreate")
@@ -98,8 +98,8 @@ class Listener:
             return _Set(made, time.monotonic(), cards)
         except DriverError:
             if made is not None:
-                self._quietly("nvmlEventSetFree", made)
-            self._quietly("nvmlShutdown")
+                self._nvml.give_back("nvmlEventSetFree", made)
+            self._nvml.give_back("nvmlShutdown")
             raise
 
     def _next(self, events: _Set, timeout_s: float) -> list[CardEvent]:
@@ -130,15 +130,9 @@ class Listener:
 
     def _free(self) -> None:
         if self._set is not None:
-            self._quietly("nvmlEventSetFree", self._set.handle)
-            self._quietly("nvmlShutdown")
+            self._nvml.give_back("nvmlEventSetFree", self._set.handle)
+            self._nvml.give_back("nvmlShutdown")
             self._set = None
-
-    def _quietly(self, name: str, *args: Any) -> None:
-        try:
-            self._nvml.ask(name, *args)
-        except DriverError:
-            pass  # a driver that was removed has nothing to free
 
 
 def _address(handle: Any) -> int:

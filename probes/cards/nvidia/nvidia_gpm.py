@@ -174,7 +174,4 @@ class Gpm:
 
     def _free(self, *samples: Any) -> None:
         for sample in samples:
-            try:
-                self._nvml.ask("nvmlGpmSampleFree", sample)
-            except DriverError:
-                pass  # a driver that was removed has nothing to free
+            self._nvml.give_back("nvmlGpmSampleFree", sample)

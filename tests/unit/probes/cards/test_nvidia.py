@@ -525,6 +525,21 @@ def test_a_driver_that_goes_while_somebody_waits_is_given_back(both, waiter):
     assert backend.read(0).util is not None
 
 
+def test_who_waits_while_all_else_is_closed_gives_the_library_back(both, waiter):
+    """A library that somebody holds is not opened anew, and answers nothing about a driver that was loaded anew."""
+    cards, backend = both
+    cards.hang("nvmlEventSetWait_v2")
+    eventually(lambda: "nvmlEventSetWait_v2" in cards.waits_in())
+    cards.unload()
+    backend.close()
+    cards.load()
+    waiter.ended = True
+    cards.clear()
+    waiter.end()
+    backend.open()
+    assert backend.read(0).util is not None
+
+
 # --- under the driver -------------------------------------------------------------------------------------------------
 
 
