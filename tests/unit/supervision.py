@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
 import select
@@ -86,6 +87,7 @@ def in_own_process(work: Callable[[], Any], *, few_descriptors: bool = False) ->
 
 
 def _work(work: Callable[[], Any], write: int) -> None:
+    faulthandler.disable()  # a signal that ends this process on purpose is no news for pytest's output
     try:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:

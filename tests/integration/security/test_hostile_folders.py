@@ -321,7 +321,7 @@ def test_two_users_with_one_name_of_the_platform(open_daemon: Daemon):
         eventually(lambda who=who, uid=uid: who.exists() and who.read_text() == f"{uid}\n")  # type: ignore[misc]
         assert folder.stat().st_uid == uid
     assert not list(daemon.get("first").warnings)
-    (warning,) = daemon.get("second").warnings
+    (warning,) = eventually(lambda: list(daemon.get("second").warnings))  # comes after its ranks
     assert str(usual) in warning and str(own) in warning
     assert str(own) in daemon.cli("status", "second").stdout
     daemon.stop("second", grace_s=0)

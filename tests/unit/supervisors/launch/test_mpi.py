@@ -188,12 +188,16 @@ class Cluster:
         self.greeter = Greeter(["127.0.0.1", "127.0.0.2", "127.0.0.3"])
         self.sshd_port = self.greeter.port
         self._programs: list[Program] = []
+        self.mpirun("exit 0")
 
     def mpirun(self, script: str) -> None:
         """What mpirun shall be."""
         path = self.bin / "mpirun"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
+
+    def no_stand_in(self) -> None:
+        (self.bin / "mpirun").unlink()
 
     def start(self, name: str, words: list[str], **env: str) -> Program:
         program = Program(self.folder / name, self.env | env, words)
@@ -251,6 +255,7 @@ def test_the_signal_that_ended_mpirun_is_reported_as_a_shell_does(cluster):
 
 
 def test_a_missing_mpirun_is_named_with_its_package(cluster):
+    cluster.no_stand_in()
     lead = cluster.lead(hosts="", PATH=str(cluster.bin))
     assert lead.code() == 127
     assert "mpirun: not found in the PATH of the job's environment: it comes with Open MPI: apt install" in lead.said
@@ -503,6 +508,7 @@ needs_sshd = pytest.mark.skipif(bool(sshd.missing()), reason=sshd.missing())
 @needs_mpirun
 @pytest.mark.system
 def test_real_mpirun_on_one_node(cluster):
+    cluster.no_stand_in()
     mpirun = ["mpirun", "-np", "3", "-hostfile", "h", "-tune", "e", "-bind-to", "none", "-map-by", "slot:OVERSUBSCRIBE"]
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     lead = cluster.lead(*mpirun, sys.executable, mpi_rank.__file__, "7", hosts="", **mpi_rank.AWKWARD, **env)
@@ -517,6 +523,7 @@ def sshds(cluster: Cluster) -> Iterator[Cluster]:
     with sshd.running(cluster.folder / "ssh", ["127.0.0.2", "127.0.0.3"]) as (port, agent):
         cluster.sshd_port = port
         cluster.env["OMPI_MCA_plm_rsh_agent"] = str(agent)
+        cluster.no_stand_in()
         yield cluster
 
 

@@ -49,11 +49,14 @@ def ready() -> int:
     return read
 
 
-def test_timers_fire_in_the_order_of_their_times():
+def test_timers_fire_in_the_order_of_their_times(monkeypatch):
     def story(loop: Loop, notes: list[Any]) -> None:
-        for delay in (0.03, 0.01, 0.02, 0.0):
-            loop.later(delay, note(notes, delay))
-        loop.later(0.04, loop.stop)
+        now = time.monotonic()
+        with monkeypatch.context() as set_at_once:
+            set_at_once.setattr(time, "monotonic", lambda: now)
+            for delay in (0.03, 0.01, 0.02, 0.0):
+                loop.later(delay, note(notes, delay))
+            loop.later(0.04, loop.stop)
 
     notes = on_a_loop(story)
     assert [n for n in notes if n != "after"] == [0.0, 0.01, 0.02, 0.03]
