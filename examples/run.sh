@@ -146,7 +146,7 @@ look_at_node() {
 
 a_job_that_succeeds() {
     title "A job of four ranks"
-    expect 0 muster run --job-id demo --ranks 4 "${skip[@]}" -- "${train[@]}" --steps 20 --step-time 0.05
+    expect 0 muster run --job-id demo --ranks 4 "${skip[@]}" -- "${train[@]}" --checkpoint "$MUSTER_ROOT/of-demo" --steps 20 --step-time 0.05
     expect 0 muster status demo
     expect 0 muster logs demo --tail 3
 }
@@ -154,14 +154,15 @@ a_job_that_succeeds() {
 a_job_that_fails() {
     title "A job of which rank 2 fails in step 5: its code is the job's, and muster knows which rank it was"
     expect 7 muster run --job-id broken --ranks 4 "${skip[@]}" -- \
-        "${train[@]}" --fail-rank 2 --fail-step 5 --exit-code 7
+        "${train[@]}" --checkpoint "$MUSTER_ROOT/of-broken" --fail-rank 2 --fail-step 5 --exit-code 7
     expect 0 muster why broken
 }
 
 a_job_that_resumes() {
     title "A job of which rank 1 fails in step 12, once: all ranks are started again and resume from the checkpoint"
     expect 0 muster run --job-id resumed --ranks 4 --max-restarts 1 --restart-backoff 200ms "${skip[@]}" -- \
-        "${train[@]}" --steps 20 --step-time 0.05 --save-every 5 --fail-rank 1 --fail-step 12 --fail-attempt 0
+        "${train[@]}" --checkpoint "$MUSTER_ROOT/of-resumed" --steps 20 --step-time 0.05 --save-every 5 \
+        --fail-rank 1 --fail-step 12 --fail-attempt 0
     [[ $(muster logs resumed --rank 0 --attempt 1) == *"resumed from checkpoint at step "* ]] ||
         fail "the second attempt does not resume from the checkpoint: muster logs resumed --rank 0"
     printf '$ muster logs resumed --job | grep -v item:\n' # what muster did, but for the checks
@@ -172,7 +173,7 @@ a_job_that_survives() {
     title "A job whose daemon is killed in the middle"
     local steps=80 lines distinct
     expect 0 muster start --job-id survivor --ranks 4 --env "EXAMPLE_RUN=$MUSTER_ROOT" "${skip[@]}" -- \
-        "${train[@]}" --steps $steps --step-time 0.05
+        "${train[@]}" --checkpoint "$MUSTER_ROOT/of-survivor" --steps $steps --step-time 0.05
     wait_until 10 ranks_alive 4 || fail "there are not four ranks within 10 s"
     sleep 0.5
     end_daemon KILL

@@ -298,7 +298,8 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument_group("training").add_argument
     add("--steps", type=int, default=40, metavar="N", help="steps to train (40)")
     add("--step-time", type=float, default=0.1, metavar="S", help="least time of a step (0.1 s)")
-    add("--checkpoint", type=Path, default=Path(), metavar="DIR", help="its folder (the working folder)")
+    folder = Path("checkpoints", os.environ.get("MUSTER_JOB_ID", ""))
+    add("--checkpoint", type=Path, default=folder, metavar="DIR", help="its folder (checkpoints/ and the job's id)")
     add("--save-every", type=int, default=0, metavar="N", help="save a checkpoint each Nth step (0: only at SIGTERM)")
     add("--exit-on-term", type=int, default=143, metavar="N", help="exit code after SIGTERM (143)")
     add("--log-every", type=int, default=10, metavar="N", help="ranks other than 0 log each Nth step (10)")

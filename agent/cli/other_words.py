@@ -17,7 +17,7 @@ _COMMANDS = {
 }
 #: Options of `run` and `start`, without dashes and with hyphens.
 _OPTIONS = {
-    "nproc-per-node": "give --cards N, one rank per card, or --ranks N on a host without cards",
+    "nproc-per-node": "give --cards N (or all), one rank per card, or --ranks N on a host without cards",
     "nnodes": "give --nodes A,B with the names of all nodes, and --node-rank I",
     "m": "give the interpreter, too: -- python -m MODULE",
     "module": "give the interpreter, too: -- python -m MODULE",

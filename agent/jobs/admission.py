@@ -84,6 +84,7 @@ def resolved(spec: JobSpec, config: Config) -> JobSpec:
 def as_asked(spec: JobSpec, digest: str) -> JobSpec:
     """The request behind an effective spec: the inverse of `resolved`, whatever this node's default was then. `digest`:
     of the request."""
+    spec = replace(spec, card_count=0) if spec.all_cards else spec
     asked = replace(spec, grace_steps=())
     return asked if asked.has_digest(digest) else spec
 

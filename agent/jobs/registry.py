@@ -236,6 +236,8 @@ class Registry(JobTable):
     async def _accept(self, asked: JobSpec, by: str) -> Entry:
         spec = admission.resolved(asked, self._config())
         given = await self.leasing.lease(spec.job_id, spec)
+        if spec.all_cards:
+            spec = replace(spec, card_count=len(given.devices))
         try:
             accepted: Record = {
                 "kind": Kind.ACCEPTED,

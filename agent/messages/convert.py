@@ -30,7 +30,7 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
     """The spec of a request; one without an id gets one. Raises InvalidRequest with all that is wrong with it."""
     found: list[Violation] = []
     if message.HasField("cards") and not message.cards.ListFields():
-        found.append(Violation("cards", "neither count nor indices is set: give the number of cards, or which"))
+        found.append(Violation("cards", "is empty: give count, the number of cards, indices, which ones, or all"))
     said = said_in(message, found)
     spec = JobSpec(**{"job_id": new_job_id(), "command": (), "boot": ""} | said)
     if text := modelarts.missing_node_rank(spec, node_rank_said="node_rank" in said):

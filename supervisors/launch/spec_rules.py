@@ -39,8 +39,9 @@ def _of_several(spec: JobSpec) -> Iterator[Violation]:
         yield Violation("env[MA_VJ_NAME]", f"{platform!r}: {RESERVED}")
     if spec.ranks and spec.wants_cards:
         yield Violation("ranks", f"{spec.ranks} together with cards: give one of the two; each card gets one rank")
-    if spec.card_count and spec.card_indices:
-        yield Violation("cards", "count and indices: give one of the two")
+    ways = {"count": spec.card_count, "indices": spec.card_indices, "all": spec.all_cards}
+    if len(given := [name for name, value in ways.items() if value]) > 1:
+        yield Violation("cards", f"{' and '.join(given)}: give only one of them")
     if spec.node_rank >= max(spec.node_count, 1):
         allowed = f"must be 0 to {spec.node_count - 1} with {spec.node_count} node(s)"
         yield Violation("node_rank", f"{spec.node_rank}: {allowed}")

@@ -85,11 +85,12 @@ class JobSpec:
         more="Everything from the first word that is not an option belongs to it.",
     )]
     card_count: Annotated[int, kind.Cards(
-        "N|I,J", "One rank per card: N free cards, or the cards with these indices (3, is card 3 alone).",
+        "N|I,J|all", "One rank per card: N free cards, the cards with these indices (3, is card 3 alone), or all.",
         more="Free cards are of one model, healthy ones first. Not together with `ranks`.", key="cards",
         api="cards.count", least=1, most=MAX_RANKS, unset="none, or `MA_NUM_GPUS` of `env`",
     )] = 0
     card_indices: Annotated[tuple[int, ...], kind.Indices("", "", key="cards", api="cards.indices")] = ()
+    all_cards: Annotated[bool, kind.AllCards("", "", key="cards", api="cards.all")] = False
     ranks: Annotated[int, kind.Whole(
         "N", "Number of ranks on a host without cards.", least=1, most=MAX_RANKS,
         unset="1, or what the rank table says",
@@ -99,7 +100,8 @@ class JobSpec:
         more="muster shows the values nowhere.", hide=lambda env: dict.fromkeys(env, ""),
     )] = field(default_factory=dict)
     workdir: Annotated[str, kind.FilePath(
-        "DIR", "Working folder of the ranks.", unset="a new folder for each rank",
+        "DIR", "Working folder of the ranks.",
+        unset="a new folder for each rank; `run` and `start` on the node itself: this folder",
     )] = ""
     user: Annotated[str, kind.Text(
         "NAME", "Run ranks and scripts as this user.", more="Needs a daemon that runs as root.",
@@ -175,7 +177,8 @@ class JobSpec:
         more="[jobs.md](../concepts/ranks.md#limits-user-umask-nice)", option="limit", unset="the daemon's limits",
     )] = field(default_factory=dict)
     umask: Annotated[int | None, kind.Octal(
-        "MASK", "File mode mask of ranks and scripts.", most=0o777, unset="022",
+        "MASK", "File mode mask of ranks and scripts.", most=0o777,
+        unset="022; `run` and `start` on the node itself: this umask",
     )] = None
     nice: Annotated[int, kind.Whole(
         "N", "Scheduling priority of the ranks, {allowed}.", least=-20, most=19,
@@ -216,7 +219,8 @@ class JobSpec:
 
     @property
     def local_ranks(self) -> int:
-        """Ranks on this node, made by muster or a launcher. Of a job whose rank table says it: 1, see `counted`."""
+        """Ranks on this node, made by muster or a launcher. Of a job whose rank table says it: 1, see `counted`. Of a
+        request for all cards likewise; the spec of a job that has them says how many they are."""
         return len(self.card_indices) or self.card_count or self.ranks or 1
 
     @property
@@ -233,8 +237,8 @@ class JobSpec:
 
     @property
     def wants_cards(self) -> bool:
-        """Whether it asks for cards, by count or by number."""
-        return bool(self.card_count or self.card_indices)
+        """Whether it asks for cards, by count or by number, or for all."""
+        return bool(self.card_count or self.card_indices or self.all_cards)
 
     def to_json(self) -> str:
         """Canonical: equal specs give equal text, also over versions that know more fields: defaults are left out."""

@@ -145,7 +145,7 @@ class Whole(Field):
 class Cards(Whole):
     """How many cards. It shares option and key with `Indices`, which cards."""
 
-    toml = "number, or list of indices"
+    toml = 'number, list of indices, or `"all"`'
 
 
 class Indices(Field):
@@ -158,6 +158,10 @@ class Indices(Field):
             yield "", "is empty: give how many cards, or which"
         if len(set(value)) != len(value):
             yield "", f"{list(value)}: names a card twice"
+
+
+class AllCards(Flag):
+    """All that the node has, however many they are. It shares option and key with `Cards`."""
 
 
 class Octal(Field):

@@ -16,6 +16,7 @@ _BY_KIND: dict[type[Field], tuple[Any, Any, str]] = {
     kinds.Flag: (True, True, ""),
     kinds.Cards: (2, 2, "2"),
     kinds.Indices: ((0, 3), [0, 3], "0,3"),
+    kinds.AllCards: (True, "all", "all"),
     kinds.Whole: (3, 3, "3"),
     kinds.Octal: (0o27, "027", "027"),
     kinds.TimeLimit: (90.0, "1m30s", "90"),

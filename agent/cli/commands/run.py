@@ -12,6 +12,7 @@ import click
 from muster.agent.cli.client.address import Address, naming_option, pass_address
 from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon, StdoutFailed, Why, not_started
 from muster.agent.cli.printing import as_dict, emit, emit_json, format_option, note, on_terminal, write
+from muster.agent.cli.spec import caller
 from muster.agent.cli.spec.job_spec import Draft, is_utf8
 from muster.agent.cli.spec.spec_options import spec_options
 from muster.agent.host import end_signals
@@ -50,11 +51,13 @@ def run(
     stop the job, with its grace. A second Ctrl-C kills it, and so does a second SIGTERM that comes more than 4 s after
     the first. An earlier one counts as the first, since schedulers send SIGTERM twice.
 
+    The ranks run in this folder and with this umask, as with srun and torchrun; a script `train.py` that is not
+    executable is run by python3. (A daemon of another node, ranks of another user: as `start --help` says.)
+
     The ranks get a small default environment and the variables from --env. Without a daemon, or with --standalone,
-    muster starts a daemon for this job only. The ranks then get the whole environment of this command and run in this
-    folder, as with `torchrun --standalone`, and a script `train.py` that is not executable is run by python3. In a
-    ModelArts container muster replaces the ModelArts launcher: it uses the launcher's rank table, job name, log folder
-    and working folder.
+    muster starts a daemon for this job only, and the ranks get the whole environment of this command. In a ModelArts
+    container muster then replaces the ModelArts launcher: it uses the launcher's rank table, job name, log folder and
+    working folder.
 
     Exit code: the job's (128+n for a signal; of several ranks, the first failure's), 126 not executable, 127 not found,
     125 if muster itself failed. Before the job is accepted: 2 wrong usage or spec, 4 no daemon, 5 refused.
@@ -73,11 +76,18 @@ def run(
         from muster.agent.cli.client.calls import connect
         from muster.agent.cli.client.interrupts import Interrupts
 
-        spec = draft.spec()
+        spec = _as_asked(address, draft)
         with Interrupts() as interrupts, connect(address) as connection:
             job = _Attached(connection, interrupts, spec, show=show, quiet=quiet, label=not no_label, own=False)
             code = job.run()
     raise click.exceptions.Exit(code)
+
+
+def _as_asked(address: Address, draft: Draft) -> JobSpec:
+    """For a daemon that was there before. Raises BadSpec, CommandFailed."""
+    if address.path is not None:  # it is on this node, so that this folder is there, too
+        caller.fill(draft)
+    return draft.spec()
 
 
 def _answers(address: Address, quiet: bool) -> bool:
@@ -102,9 +112,10 @@ def _answers(address: Address, quiet: bool) -> bool:
 def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
     """Fills the draft up with what a launcher without a daemon would take from its surroundings; returns the folder for
     the logs, None for one of our own. Raises CommandFailed."""
+    caller.fill_umask(draft)
     asked = draft.asked
     env = _environment() | asked.env
-    draft.asked = asked = replace(asked, env=env, command=_with_python(asked.command))
+    draft.asked = asked = replace(asked, env=env, command=caller.with_python(asked.command))
     table = asked.rank_table or modelarts.rank_table(asked.boot, env)
     if not os.path.isabs(table):
         draft.asked = replace(draft.asked, rank_table=table)  # relative to this folder, as the launcher would take it
@@ -113,7 +124,7 @@ def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
 
         slurm_step.fill(draft, env)
     if "workdir" not in draft.written and not (table and modelarts.working_folder(env, 0)):
-        draft.asked = replace(draft.asked, workdir=_here())
+        draft.asked = replace(draft.asked, workdir=caller.here())
     if not modelarts.in_container(env):
         return log_dir
     if table:
@@ -127,14 +138,6 @@ def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
     return log_dir or modelarts.log_folder(env)
 
 
-def _with_python(command: tuple[str, ...]) -> tuple[str, ...]:
-    """A bare `train.py` of this folder has Python before it, as under torchrun."""
-    script = command[0] if command else ""
-    if not script.endswith(".py") or not os.path.isfile(script) or os.access(script, os.X_OK):
-        return command
-    return ("python3", *command)
-
-
 def _environment() -> dict[str, str]:
     """This process' environment, as far as it can be passed on."""
     env = {}
@@ -144,15 +147,6 @@ def _environment() -> dict[str, str]:
         else:
             note(f"environment: leaving out {name!a}: its value is not UTF-8")
     return env
-
-
-def _here() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        raise CommandFailed(
-            "the current folder was removed: change to another, or give --workdir", Exit.USAGE
-        ) from None
 
 
 def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, label: bool) -> int:
@@ -362,11 +356,12 @@ class _Attached:
 def start(address: Address, draft: Draft, as_json: bool) -> None:
     """Start a job and print its id.
 
-    The ranks get a small default environment and the variables from --env. Each rank runs in a folder of its own unless
-    --workdir names one. With an id that exists and the same spec, `start` prints the existing job; with another spec it
-    fails with exit code 5.
+    The ranks run in this folder and with this umask, and get a small default environment and the variables from --env.
+    With a daemon of another node (HOST:PORT), as another user (--user) and with ModelArts' variables in --env each rank
+    runs in a folder of its own, unless --workdir names one. With an id that exists and the same spec, `start` prints
+    the existing job; with another spec it fails with exit code 5.
     """
-    spec = draft.spec()
+    spec = _as_asked(address, draft)
     from muster.agent.cli.client.calls import connect
     from muster.agent.cli.spec.submit import submit
 

@@ -17,7 +17,9 @@ _MAX_FILE = 4 << 20
 #: The keys of job.toml; the first field of a key describes it.
 KEYS: dict[str, Field] = {about.key: about for about in reversed(FIELDS.values()) if about.key}
 #: How many ranks: who says one of these replaces whatever a file says of all of them.
-_HOW_MANY = ("ranks", "card_count", "card_indices")
+HOW_MANY = ("ranks", "card_count", "card_indices", "all_cards")
+#: How cards are asked for, by what was written behind `cards`.
+_CARDS: dict[type, str] = {tuple: "card_indices", int: "card_count", bool: "all_cards"}
 
 
 @dataclass(slots=True)
@@ -28,15 +30,15 @@ class Draft:
     written: dict[str, str] = field(default_factory=dict)
 
     def say(self, about: Field, value: Any, written: str) -> None:
-        """Sets a field. A list of cards is which ones, a number how many."""
-        name = "card_indices" if about.name == "card_count" and isinstance(value, tuple) else about.name
+        """Sets a field. A list of cards is which ones, a number how many, True all of them."""
+        name = _CARDS[type(value)] if about.name == "card_count" else about.name
         self.asked = replace(self.asked, **{name: value})
         self.written[name] = written
 
     def override(self, other: "Draft") -> None:
         """Takes over what `other` says; tables are joined, name by name."""
-        if other.written.keys() & set(_HOW_MANY):
-            for name in _HOW_MANY:
+        if other.written.keys() & set(HOW_MANY):
+            for name in HOW_MANY:
                 self.written.pop(name, None)
                 self.asked = replace(self.asked, **{name: FIELDS[name].default})
         for name, written in other.written.items():
@@ -55,7 +57,7 @@ class Draft:
             )
         found = [
             Violation(self._name(name) + part, text)
-            for name in _HOW_MANY
+            for name in HOW_MANY
             if name in self.written and not getattr(asked, name)
             for part, text in FIELDS[name].problems(getattr(asked, name))
         ]

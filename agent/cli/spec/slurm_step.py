@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from muster.agent.cli.exits import CommandFailed, Exit
-from muster.agent.cli.spec.job_spec import Draft
+from muster.agent.cli.spec.job_spec import HOW_MANY, Draft
 from muster.supervisors.model.spec import FIELDS
 from muster.supervisors.model.spec_fields import JOB_ID
 
@@ -42,11 +42,7 @@ def fill(draft: Draft, env: Mapping[str, str]) -> None:
         offset = (int(job) + (int(step) if step.isdigit() else 0)) % _PORTS
         _say(draft, "master_port", _FIRST_PORT + offset, "SLURM_JOB_ID")
     cards = env.get("SLURM_GPUS_ON_NODE", "")
-    if (
-        cards.isdigit()
-        and int(cards)
-        and not draft.written.keys() & {"ranks", "card_count", "card_indices", "rank_table"}
-    ):
+    if cards.isdigit() and int(cards) and not draft.written.keys() & {*HOW_MANY, "rank_table"}:
         _say(draft, "card_count", int(cards), "SLURM_GPUS_ON_NODE")
 
 

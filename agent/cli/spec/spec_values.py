@@ -42,17 +42,22 @@ def _variable(written: str) -> tuple[str, str]:
     return written, os.environ[written]
 
 
-def cards(value: object) -> int | tuple[int, ...]:
-    """A number of cards, or the indices of some: 2, "0,3", [0, 3]; "3," is card 3 alone. Raises ValueError."""
+def cards(value: object) -> int | tuple[int, ...] | bool:
+    """A number of cards, or the indices of some: 2, "0,3", [0, 3]; "3," is card 3 alone; True for "all". Raises
+    ValueError."""
     if isinstance(value, list):
         return tuple(_number(index) for index in value)
     if not isinstance(value, str):
         return _number(value)
+    if value.strip() == "all":
+        return True
     parts = [part.strip() for part in value.split(",")]
     if len(parts) > 1 and not parts[-1]:
         parts.pop()
     if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
-        raise ValueError(f"{value!r}: must be a number of cards, as in 2, or indices, as in 0,3 (3, for card 3 alone)")
+        raise ValueError(
+            f"{value!r}: must be a number of cards, as in 2, indices, as in 0,3 (3, for card 3 alone), or all"
+        )
     return tuple(int(part) for part in parts) if "," in value else int(parts[0])
 
 

@@ -106,21 +106,24 @@ class CardLeases:
             return Given(SLOT, list(range(spec.local_ranks)))
         mine = [index for index, card in self._found.items() if not card.mig]
         have = f"cards {_shown(mine)}" if mine else "no cards"
-        if spec.card_indices:
-            missing = [i for i in spec.card_indices if i not in self._found]
+        if spec.all_cards and not mine:
+            cut = "all its cards are cut into MIG instances: name these" if self._found else "ask for ranks instead"
+            raise NoSuchCard(f"all cards: this node has {have}: {cut}")
+        if named := tuple(mine) if spec.all_cards else spec.card_indices:
+            missing = [i for i in named if i not in self._found]
             if missing:
                 raise NoSuchCard(f"card {missing[0]}: this node has {have}")
-            for index in spec.card_indices:
+            for index in named:
                 if self._found[index].mig:
                     raise NoSuchCard(self._cut(self._found[index]))
-            self._refuse_whole_with_parts(spec.card_indices)
-            for index in spec.card_indices:
+            self._refuse_whole_with_parts(named)
+            for index in named:
                 if index in self._holder:
                     raise CardBusy(self._told(index))
-            for index in spec.card_indices:
+            for index in named:
                 if index in unfit:
                     raise NodeUnhealthy(unfit[index].sentence())
-            chosen, why = list(spec.card_indices), "the job names it"
+            chosen, why = list(named), "the job asks for all cards" if spec.all_cards else "the job names it"
         else:
             if spec.card_count > len(mine):
                 raise NoSuchCard(f"{spec.card_count} cards: this node has {have}")

@@ -154,7 +154,7 @@ class Leasing:
         """Refuses a job while the driver does not report its cards. Raises NodeUnhealthy."""
         view = self._driver.view
         missing = [i for i in spec.card_indices if i not in view.cards]
-        if view.driver is not None and (missing or len(view.cards) < spec.card_count):
+        if view.driver is not None and (missing or len(view.cards) < spec.card_count or spec.all_cards):
             raise NodeUnhealthy(f"the driver does not report which cards exist: {view.driver.text}")
 
     def restore(self, entry: Entry) -> None:

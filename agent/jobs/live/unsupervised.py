@@ -216,7 +216,7 @@ class Unsupervised:
             raise RankTableError(table.name, "", what)
         if had:
             leasing.give_up(entry.job_id)
-        wanted = replace(entry.spec, ranks=0, card_count=0, card_indices=tuple(named))
+        wanted = replace(entry.spec, ranks=0, card_count=0, all_cards=False, card_indices=tuple(named))
         return replace(await leasing.lease(entry.job_id, wanted), devices=named)
 
     async def _end_unplaced(self, text: str) -> None:

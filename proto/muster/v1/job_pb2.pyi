@@ -283,7 +283,7 @@ class JobSpec(_message.Message):
     """
     workdir: _builtins.str
     """Working folder of every rank; absolute, must exist. Empty: `workspace/device<N>` in the job's folder, created,
-    one per rank.
+    one per rank. (The command line fills in the caller's folder where daemon and caller are on one node.)
     """
     user: _builtins.str
     """User to run as: a name or a numeric id. Empty: the daemon's own user. Any other user needs a daemon that runs as root."""
@@ -568,21 +568,25 @@ class CardRequest(_message.Message):
 
     COUNT_FIELD_NUMBER: _builtins.int
     INDICES_FIELD_NUMBER: _builtins.int
+    ALL_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     """So many free cards, any of them; or"""
+    all: _builtins.bool
+    """all cards of the node. One of the three."""
     @_builtins.property
     def indices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """just these, by index. Not both."""
+        """just these, by index; or"""
 
     def __init__(
         self,
         *,
         count: _builtins.int = ...,
         indices: _abc.Iterable[_builtins.int] | None = ...,
+        all: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "indices", b"indices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "count", b"count", "indices", b"indices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

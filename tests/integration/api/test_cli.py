@@ -115,6 +115,50 @@ def test_with_a_daemon_the_callers_environment_stays_here(daemon):
     assert done.stdout == "2-\n"
 
 
+#: What a rank sees of where it runs.
+WHERE = ("sh", "-c", "pwd; umask")
+
+
+@pytest.mark.parametrize("how", ["run", "start"])
+def test_ranks_run_where_the_command_was_typed(daemon, tmp_path, how):
+    """As under srun and torchrun: in this folder, with this umask, a bare script by python3."""
+
+    def seen(job_id, *words, **options):
+        done = daemon.cli(how, "--job-id", job_id, *words, cwd=tmp_path, umask=0o027, **options)
+        assert done.returncode == 0, done
+        return daemon.output(daemon.wait(job_id)).decode()
+
+    assert seen("here", *WHERE) == f"{tmp_path}\n0027\n"
+    (tmp_path / "train.py").write_text("print('ran')\n")
+    assert seen("script", "train.py") == "ran\n"
+    assert seen("there", "--workdir", "/", "--umask", "077", *WHERE) == "/\n0077\n"
+    (tmp_path / "job.toml").write_text('workdir = "/"\numask = "022"\n')
+    assert seen("file", "-f", "job.toml", *WHERE) == "/\n0022\n"
+    # ModelArts says itself where ranks run, and the ranks of another user may not be let in here.
+    assert str(tmp_path) not in seen("platform", "--env", "MA_VJ_NAME=ma-job-x", *WHERE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_ranks_of_another_user_have_their_own_folder(open_daemon, tmp_path):
+    done = open_daemon.cli("run", "--user", "nobody", *WHERE, cwd=tmp_path, umask=0o027)
+    assert done.returncode == 0 and str(tmp_path) not in done.stdout and done.stdout.endswith("\n0027\n")
+
+
+def test_a_folder_that_was_removed_is_named(daemon, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", f"rmdir {gone}; exec {MUSTER} run true"],
+        cwd=gone,
+        env=environment(daemon),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "the current folder was removed: change to another, or give --workdir" in done.stderr
+
+
 def test_what_the_daemon_refuses(daemon, tmp_path):
     file = tmp_path / "file"
     file.touch()

@@ -103,6 +103,27 @@ def test_a_card_that_hangs_is_taken_last_and_the_job_says_why(make_daemon: Calla
     assert "no better one" in daemon.cli("status", last.job_id).stdout
 
 
+def test_a_job_gets_all_cards_however_many_they_are(make_daemon: Callable[..., Daemon], cards: FakeCards):
+    cards[5].become(MODELS["NVIDIA H200"])
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len({c.model for c in node(daemon).cards if c.model}) == 2)
+    asked = ("start", "--job-id", "all", "--cards", "all", "--max-restarts", "1", "--", "sleep", "100")
+    assert daemon.cli(*asked).stdout == "all\n"
+    assert devices(daemon.get("all")) == list(range(8))
+    assert "different models" in daemon.get("all").warnings[0]
+    assert "card 0 is held by job all" in daemon.cli("start", "--cards", "all", "--", "true").stderr
+    # The same request finds its job, also after a restart, and one that says eight is another.
+    daemon.kill()
+    daemon.restart()
+    assert daemon.cli(*asked).stdout == "all\n"
+    done = daemon.cli("start", "--job-id", "all", "--cards", "8", "--max-restarts", "1", "--", "sleep", "100")
+    assert (done.returncode, "cards" in done.stderr) == (5, True)
+    os.kill(daemon.rank_pid("all", 3), signal.SIGKILL)
+    eventually(lambda: daemon.get("all").attempt == 1 and daemon.get("all").ranks[7].pid)
+    assert devices(daemon.get("all")) == list(range(8))
+    assert json.loads(daemon.cli("status", "all", "-o", "json").stdout)["spec"]["cards"]["all"] is True
+
+
 def test_a_job_gets_cards_of_one_model(make_daemon: Callable[..., Daemon], cards: FakeCards):
     for place in (0, 2, 4):
         cards[place].become(MODELS["NVIDIA H200"])

@@ -179,7 +179,7 @@ def test_the_example_resumes_from_its_checkpoint(daemon: Daemon, tmp_path: Path)
     assert job.state == job_pb2.JOB_STATE_SUCCEEDED, output
     resumed = re.search(r"resumed from checkpoint at step (\d+)", output)
     assert resumed is not None and int(resumed[1]) >= 5, output
-    assert json.loads((tmp_path / "checkpoint.json").read_text())["step"] >= 5
+    assert json.loads((tmp_path / "checkpoints" / "x" / "checkpoint.json").read_text())["step"] >= 5
     assert not any(alive(rank.pid) for rank in job.ranks)
 
 

@@ -8,7 +8,7 @@ from muster.agent.cli.spec import job_spec, spec_values
 from muster.agent.cli.spec.job_spec import Draft
 from muster.agent.cli.spec.spec_options import spec_options
 from muster.supervisors.model.spec import FIELDS, JobSpec
-from muster.supervisors.model.spec_fields import JOB_ID, Flag, Secret
+from muster.supervisors.model.spec_fields import JOB_ID, Secret
 from tests.unit.spec_samples import sample
 
 
@@ -27,7 +27,7 @@ def test_every_field_can_be_in_a_file_and_behind_its_option(field, tmp_path, mon
     assert draft.written == {field.name: f"job.toml: {field.key}"}
     if field.option is None:
         return
-    words = [field.option] if isinstance(field, Flag) else [field.option, written]
+    words = [field.option, written] if written else [field.option]
 
     @click.command()
     @spec_options

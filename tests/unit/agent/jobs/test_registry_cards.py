@@ -55,6 +55,24 @@ def test_held_cards_name_their_holder_and_nothing_is_taken():
     assert [lease.job_id for lease in cards.all()] == ["", "", "first", ""]
 
 
+def test_all_cards_are_given_or_none():
+    every = JobSpec("j", ("true",), all_cards=True)
+    cards = node(*range(3))
+    assert cards.lease("a", every, {}) == Given("nvidia", [0, 1, 2])
+    cards.release("a")
+    with pytest.raises(NodeUnhealthy, match="card 1: GPU_LOST"):
+        cards.lease("a", every, {1: sick(1)})
+    cards.lease("b", wants(indices=(2,)), {})
+    with pytest.raises(CardBusy, match="card 2 is held by job b"):
+        cards.lease("a", every, {})
+    assert [lease.job_id for lease in cards.all()] == ["", "", "b"]
+    with pytest.raises(NoSuchCard, match="all cards: this node has no cards: ask for ranks instead"):
+        node().lease("a", every, {})
+    cards.refresh({0: Card(0, "nvidia", mig=True)})
+    with pytest.raises(NoSuchCard, match="all its cards are cut into MIG instances"):
+        cards.lease("a", every, {})
+
+
 def test_cards_that_are_not_there():
     cards = node(0, 1, 2)
     with pytest.raises(NoSuchCard, match="card 7: this node has cards 0 to 2"):

@@ -69,6 +69,8 @@ def spec(**changes: Any) -> JobSpec:
         ({"ranks": 3}, 3, False),
         ({"card_count": 4}, 4, True),
         ({"card_indices": (5, 6)}, 2, True),
+        ({"all_cards": True}, 1, True),
+        ({"all_cards": True, "card_count": 8}, 8, True),
     ],
 )
 def test_number_of_ranks(changes, ranks, cards):
@@ -134,7 +136,7 @@ def test_one_rank_is_the_default_also_where_it_is_asked_for():
 def test_a_difference_names_its_field_and_no_value(name):
     (found,) = spec(**{name: OTHER[name]}).differences(GOOD)
     shown = {"card_count": "cards", "card_indices": "cards", "limits": "limits.nofile", "hang": "hang['hung_s']"}
-    shown |= {"env": f"env[{next(iter(OTHER['env']))!r}]", "labels": "labels['team']"}
+    shown |= {"all_cards": "cards", "env": f"env[{next(iter(OTHER['env']))!r}]", "labels": "labels['team']"}
     assert found == shown.get(name, name.replace("notify_", "notify."))
     assert GOOD.differences(spec(**{name: OTHER[name]})) == [found]
 

@@ -1,0 +1,60 @@
+"""What a job takes from where its command was typed: working folder and umask, as under srun and torchrun."""
+
+import os
+import pwd
+from dataclasses import replace
+
+from muster.agent.cli.exits import CommandFailed, Exit
+from muster.agent.cli.spec.job_spec import Draft
+from muster.supervisors.launch.modes import modelarts
+
+
+def fill(draft: Draft) -> None:
+    """Where the draft says nothing: this folder, this process's umask, and python3 before a bare `train.py` of this
+    folder. For a daemon of this node only.
+
+    A platform that names the working folder (ModelArts), and ranks of another user, who may have no access to this
+    folder, keep the folders that muster makes for them. Raises CommandFailed (usage) where this folder was removed.
+    """
+    fill_umask(draft)
+    asked = draft.asked
+    table = asked.rank_table or modelarts.rank_table(asked.boot, asked.env)
+    has_folder = modelarts.in_container(asked.env) or (table and modelarts.working_folder(asked.env, 0))
+    if "workdir" not in draft.written and not has_folder and _is_me(asked.user):
+        draft.asked = replace(asked, workdir=here(), command=with_python(asked.command))
+
+
+def fill_umask(draft: Draft) -> None:
+    """This process's, where the draft has none."""
+    if "umask" not in draft.written:
+        mask = os.umask(0o077)
+        os.umask(mask)
+        draft.asked = replace(draft.asked, umask=mask)
+
+
+def with_python(command: tuple[str, ...]) -> tuple[str, ...]:
+    """A bare `train.py` of this folder has Python before it, as under torchrun."""
+    script = command[0] if command else ""
+    if not script.endswith(".py") or not os.path.isfile(script) or os.access(script, os.X_OK):
+        return command
+    return ("python3", *command)
+
+
+def here() -> str:
+    """This folder. Raises CommandFailed (usage) where it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise CommandFailed(
+            "the current folder was removed: change to another, or give --workdir", Exit.USAGE
+        ) from None
+
+
+def _is_me(user: str) -> bool:
+    """Whether ranks of `user` (a name or a number; empty: the daemon's) are the caller's own, or root's."""
+    if not user or user == str(os.getuid()):
+        return True
+    try:
+        return pwd.getpwnam(user).pw_uid == os.getuid()
+    except KeyError:
+        return False
