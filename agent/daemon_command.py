@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -52,6 +53,7 @@ _UNWANTED = ("rich", "better_exceptions")
 )
 @click.option("--owner-fd", type=click.IntRange(min=0), hidden=True)
 @click.option("--claim-fd", type=click.IntRange(min=0), hidden=True)
+@click.option("--log-dir", type=click.Path(path_type=Path, file_okay=False), hidden=True)
 def command(
     root: Path | None,
     config_file: Path | None,
@@ -62,6 +64,7 @@ def command(
     trust_environment: bool,
     owner_fd: int | None,
     claim_fd: int | None,
+    log_dir: Path | None,
 ) -> None:
     """The node agent: takes jobs over gRPC on a unix socket and keeps them.
 
@@ -81,6 +84,8 @@ def command(
         leave_when_asked()
     # Absolute: the nursery, which outlives us, works in another folder.
     places = Root.under(root.absolute()) if root is not None else Root.system()
+    if log_dir is not None:  # of a run that has ended, see cli/client/kept_runs.py
+        places = replace(places, log=log_dir.absolute())
     for fd in (owner_fd, claim_fd):  # held until our end (agent/ending.py, cli/client/log_claim.py)
         if fd is not None:
             os.set_inheritable(fd, False)

@@ -98,6 +98,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # and with it the folders of tests that run as one.
     if _TEMPROOT not in os.environ and not config.option.basetemp:
         os.environ[_TEMPROOT] = config.stash[_OURS] = tempfile.mkdtemp(prefix="t-")
+    # What is kept of standalone runs.
+    os.environ["XDG_STATE_HOME"] = os.path.join(config.option.basetemp or os.environ[_TEMPROOT], "state-home")
 
 
 _OURS = pytest.StashKey[str]()

@@ -1,6 +1,7 @@
 """A daemon of one's own, for the length of one job."""
 
 import contextlib
+import errno
 import os
 import shutil
 import subprocess
@@ -12,9 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from muster.agent.cli.client import log_claim
+from muster.agent.cli.client import kept_runs, log_claim
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.interrupts import Interrupts
+from muster.agent.cli.client.kept_runs import KeptRun
 from muster.agent.cli.client.log_claim import LogClaim
 from muster.agent.cli.exits import CommandFailed, Exit, NoDaemon, not_started
 from muster.agent.cli.printing import note
@@ -40,6 +42,22 @@ TIDY_S = 5.0
 LOOK_S = 0.2
 #: The configuration of this node's service applies to our daemon too.
 _SYSTEM_CONFIG = Path("/etc/muster/musterd.toml")
+#: Without it, in a container or on a laptop, a finding is a warning and refuses no job.
+_BY_ITSELF = '[checks]\npolicy = "warn"\n[health]\npolicy = "warn"\n'
+#: Of a daemon that shows a run: it looks at no node, and nothing is old enough to go.
+_LOOKS_ONLY = """
+[checks]
+policy = "off"
+[health]
+policy = "off"
+[telemetry]
+enabled = false
+[jobs]
+keep_ended = 0
+keep_ended_days = 0
+[logs]
+keep_days = 0
+"""
 #: Bytes that `Root.socket` and what is beside it need below the folder, and the limit for a socket's path.
 _SOCKET_BYTES = len("/run/nursery-12345678.sock")
 _MAX_PATH = 107
@@ -62,22 +80,27 @@ class _OwnAddress(Address):
 class Standalone:
     """The daemon and its folder. Set `keep_logs` to keep the job's logs."""
 
-    def __init__(self, root: Path, owner_fd: int, interrupts: Interrupts, claim_fd: int = -1) -> None:
+    def __init__(
+        self, root: Path, owner_fd: int, interrupts: Interrupts, *, claim_fd: int = -1, past: KeptRun | None = None
+    ) -> None:
         """Starts it; `owner_fd` is the end of the pipe that it reads, `claim_fd` of the claim on the names of its logs
-        (log_claim.py), which it holds as long as it lives. Raises OSError."""
+        (log_claim.py), which it holds as long as it lives. `past`: it shows this run, and takes no job. Raises
+        OSError."""
         self.root = root
         self.keep_logs = True
+        #: Once it has ended: what is kept of it.
+        self.kept: KeptRun | None = None
         self.address: Address = _OwnAddress(Root.under(root).socket, look_after=self._look_after)
         self._interrupts = interrupts
-        self._owner_fd, self._claim_fd = owner_fd, claim_fd
+        self._command, self._fds = _command(root, owner_fd, claim_fd, past)
         self._lock = threading.Lock()
         self._revived_at: float | None = None  # None: it is not to be started again
-        self.process = _spawn(root, owner_fd, claim_fd)
+        self.process = _spawn(root, self._command, self._fds)
 
     @property
     def log_dir(self) -> Path:
         """The folder of the job's logs."""
-        return Root.under(self.root).log
+        return self.kept.log if self.kept is not None else Root.under(self.root).log.resolve()
 
     def wait_ready(self) -> None:
         """Returns when the daemon listens. Raises CommandFailed: 125 with its last words when it ends or takes too
@@ -142,7 +165,7 @@ class Standalone:
                 return
             self._revived_at = time.monotonic()
             note(f"the daemon of this job (pid {self.process.pid}) {endings.describe_code(code)}: starting another")
-            self.process = _spawn(self.root, self._owner_fd, self._claim_fd)
+            self.process = _spawn(self.root, self._command, self._fds)
 
     def _last_words(self) -> str:
         lines = _own_log(self.root).read_text("utf-8", "replace").splitlines()
@@ -171,7 +194,7 @@ def bring(
         _make_folders(root, log_dir)
         if log_dir is not None and job_id:
             claim = log_claim.claim(Path(log_dir), job_id, node_rank)
-        own = Standalone(root, read_end, interrupts, claim.fd if claim is not None else -1)
+        own = Standalone(root, read_end, interrupts, claim_fd=claim.fd if claim is not None else -1)
     except BaseException:
         if claim is not None:
             claim.close(over=True)
@@ -191,6 +214,32 @@ def bring(
             claim.close(over=ended)
         if ended:
             _tidy(own, log_dir is not None)
+
+
+@contextmanager
+def bring_back(past: KeptRun) -> Iterator[Address]:
+    """Starts a daemon that shows a run which has ended, on a copy of its records. Raises CommandFailed."""
+    root, interrupts = _new_root(), Interrupts()
+    read_end, write_end = os.pipe()
+    own: Standalone | None = None
+    try:
+        try:
+            places = Root.under(root)
+            places.run.mkdir(0o755)
+            shutil.copytree(past.state, places.state)
+            own = Standalone(root, read_end, interrupts, past=past)
+        except (OSError, shutil.Error) as error:
+            raise CommandFailed(f"{past.folder}: cannot be shown: {error}", Exit.MUSTER_FAILED) from None
+        own.wait_ready()
+        yield own.address
+    finally:
+        os.close(write_end)
+        os.close(read_end)
+        if own is not None:
+            own.close()
+            _end(own.process, 0.0, interrupts)
+            _wait_nursery(Root.under(root))
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def _new_root() -> Path:
@@ -238,28 +287,28 @@ def _link_logs(root: Path, log_dir: Path) -> None:
         ) from None
 
 
-def _spawn(root: Path, owner_fd: int, claim_fd: int) -> subprocess.Popen[bytes]:
+def _command(root: Path, owner_fd: int, claim_fd: int, past: KeptRun | None) -> tuple[list[str], list[int]]:
+    """The daemon's command line and descriptors. Raises OSError."""
     # -P: a folder named `agent` in the caller's working folder must not be taken for ours.
     command = [sys.executable, "-P", "-m", "muster.agent.musterd", "--root", str(root), "--owner-fd", str(owner_fd)]
     if claim_fd >= 0:
         command += ["--claim-fd", str(claim_fd)]
-    if os.access(_SYSTEM_CONFIG, os.R_OK):
+    if past is not None:
+        command += ["--log-dir", str(past.log)]
+    if past is None and os.access(_SYSTEM_CONFIG, os.R_OK):
         command += ["--config", str(_SYSTEM_CONFIG)]
     else:
-        # In a container or on a laptop a finding is a warning and refuses no job.
-        (root / "musterd.toml").write_text('[checks]\npolicy = "warn"\n[health]\npolicy = "warn"\n')
+        (root / "musterd.toml").write_text(_BY_ITSELF if past is None else _LOOKS_ONLY)
+    return command, [fd for fd in (owner_fd, claim_fd) if fd >= 0]
+
+
+def _spawn(root: Path, command: list[str], fds: list[int]) -> subprocess.Popen[bytes]:
     # A service manager that started us must not hear of this one.
     env = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
     with open(_own_log(root), "ab") as log:
         # A process group of its own: Ctrl-C at the terminal is for us, and we stop the job.
         return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=env,
-            pass_fds=(owner_fd,) if claim_fd < 0 else (owner_fd, claim_fd),
-            process_group=0,
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, pass_fds=fds, process_group=0
         )
 
 
@@ -308,13 +357,26 @@ def _wait_nursery(root: Root) -> None:
 def _tidy(own: Standalone, logs_elsewhere: bool) -> None:
     root = Root.under(own.root)
     _wait_nursery(root)
+    _keep(own, logs_elsewhere)
     _tidy_logs(root)
     for folder in (root.run, root.state):
         shutil.rmtree(folder, ignore_errors=True)
-    if logs_elsewhere or not own.keep_logs:
+    if logs_elsewhere or not own.keep_logs or own.log_dir != root.log.resolve():
         if root.log.is_symlink():
             root.log.unlink()
         shutil.rmtree(own.root, ignore_errors=True)
+
+
+def _keep(own: Standalone, logs_elsewhere: bool) -> None:
+    """Best effort: where there is no place for it, as in a container whose home is read-only, nothing is kept."""
+    try:
+        own.kept = kept_runs.keep(Root.under(own.root), logs_stay=logs_elsewhere, succeeded=not own.keep_logs)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR):
+            where = f"{error.strerror}: set {kept_runs.VARIABLE} to another folder, or to nothing"
+            note(f"this run is not kept in {kept_runs.folder()}: {where}")
+    except (SupervisionError, ValueError, TypeError):
+        pass  # records that somebody damaged
 
 
 def _tidy_logs(root: Root) -> None:

@@ -26,6 +26,7 @@ def events(address: Address, job: str | None, follow: bool, cursor: str | None, 
     it to --cursor gets every event exactly once, even over restarts of the daemon.
     """
     from muster.agent.cli.client.calls import Patience, connect, utf8
+    from muster.agent.cli.client.knowing import knowing
     from muster.v1 import event_pb2
 
     request = event_pb2.WatchRequest(
@@ -35,7 +36,7 @@ def events(address: Address, job: str | None, follow: bool, cursor: str | None, 
         no_follow=not follow,
     )
     patience: Patience | None = None
-    with connect(address) as connection:
+    with knowing(address, "" if follow else request.job_id) as where, connect(where) as connection:
         while True:
             try:
                 for message in connection.stream(connection.events.Watch, request):

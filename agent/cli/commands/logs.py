@@ -67,6 +67,7 @@ def logs(
     """
     from muster.agent.cli.client import follow as following
     from muster.agent.cli.client.calls import connect, get_job, utf8
+    from muster.agent.cli.client.knowing import knowing
     from muster.agent.cli.client.pattern_parts import wanted_lines
     from muster.agent.logs import labels
     from muster.v1 import log_pb2
@@ -94,7 +95,7 @@ def logs(
     for field, value in ((request.since, since), (request.until, until)):
         if value is not None:
             field.FromNanoseconds(max(0, round(value * 1e9)))
-    with connect(address) as connection:
+    with knowing(address, job or "") as where, connect(where) as connection:
         several = node
         if isinstance(request, log_pb2.ReadLogsRequest):
             # Of a job that waits for its rank table it is not known yet.

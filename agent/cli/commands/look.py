@@ -24,8 +24,9 @@ _COLOURS = {"SUCCEEDED": "green", "RUNNING": "green", "FAILED": "red", "LOST": "
 def status(address: Address, job: str, as_json: bool) -> None:
     """Show a job with its ranks."""
     from muster.agent.cli.client.calls import connect, get_job
+    from muster.agent.cli.client.knowing import knowing
 
-    with connect(address) as connection:
+    with knowing(address, job) as where, connect(where) as connection:
         found = get_job(connection, job)
         if as_json:
             emit_json(as_dict(found))

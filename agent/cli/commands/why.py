@@ -46,10 +46,11 @@ def why(address: Address, job: str | None, signatures: str | None, as_json: bool
     if job is None:
         raise click.MissingParameter(param_hint="'JOB'", param_type="argument")
     from muster.agent.cli.client.calls import connect, utf8
+    from muster.agent.cli.client.knowing import knowing
     from muster.v1 import job_pb2
 
     request = job_pb2.GetReportRequest(job_id=utf8(job, "JOB"), color=coloured() and not as_json)
-    with connect(address) as connection:
+    with knowing(address, job) as where, connect(where) as connection:
         answer = connection.call(connection.jobs.GetReport, request, REPORT_S)
     if as_json:
         emit_json(json.loads(answer.json))

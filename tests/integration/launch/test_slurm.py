@@ -46,7 +46,11 @@ def cancelled(cluster: Cluster, script: str, cancel: Callable[[str], None]) -> t
         words = [slurm.find("srun") or "srun", "--mpi=none", "-n1", *muster, "--", "sh", "-c", script]
         env = {name: value for name, value in cluster.env.items() if not name.startswith("MUSTER_")}
         with subprocess.Popen(
-            words, env=env | {"TMPDIR": folder}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            words,
+            env=env | {"TMPDIR": folder, "MUSTER_RUNS": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as process:
             try:
                 logs = Path(folder)
@@ -116,7 +120,12 @@ def test_the_job_has_slurms_id(cluster: Cluster) -> None:
         muster = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "-q"]
         words = [*cluster.srun("-n1", *muster), "--", "sh", "-c", "echo $MUSTER_JOB_ID $SLURM_JOB_ID $WORLD_SIZE"]
         done = subprocess.run(
-            words, env=env | {"TMPDIR": folder}, capture_output=True, text=True, timeout=120, check=False
+            words,
+            env=env | {"TMPDIR": folder, "MUSTER_RUNS": ""},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
     assert done.returncode == 0, done.stderr
     mine, slurms, world = done.stdout.split()
