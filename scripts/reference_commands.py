@@ -18,7 +18,7 @@ this page from the commands. The guides say how to use them: [run and stop jobs]
 - The options of `muster` itself may stand before or behind the name of the command.
 - An option wins over the environment; `MUSTER_ADDRESS` wins over `MUSTER_ROOT`. `NO_COLOR` switches colours off;
   without a terminal there are none.
-- `-o json` uses the names of the API and RFC 3339 times.
+- `-o json` and `-o yaml` use the names of the API and RFC 3339 times.
 - A duration is `500ms`, `15s`, `10m`, `2h`, `1d`, `1h30m`, or a number of seconds.
 - Tables show a job's own text (its id, the words of its command, its last lines) without escape sequences and control
   characters. `run` and `logs` pass the output of ranks on unchanged.

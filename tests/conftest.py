@@ -90,6 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
     os.umask(0o022)
+    os.environ.pop("COLUMNS", None)
     for name in [name for name in os.environ if name.startswith("MUSTER_") and not name.startswith(_CHOICES)]:
         del os.environ[name]
     if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TMP:
@@ -98,8 +99,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # and with it the folders of tests that run as one.
     if _TEMPROOT not in os.environ and not config.option.basetemp:
         os.environ[_TEMPROOT] = config.stash[_OURS] = tempfile.mkdtemp(prefix="t-")
-    # What is kept of standalone runs.
-    os.environ["XDG_STATE_HOME"] = os.path.join(config.option.basetemp or os.environ[_TEMPROOT], "state-home")
+    # No standalone run is kept, where a test names no folder for it: another test's run is not to be found.
+    os.environ["XDG_STATE_HOME"] = "/dev/null/state"
 
 
 _OURS = pytest.StashKey[str]()

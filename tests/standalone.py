@@ -17,7 +17,7 @@ class Run:
         """Starts it. Everything that it makes is below `folder`."""
         self.folder = folder
         env = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-        env |= {"TMPDIR": str(folder), "NO_COLOR": "1", "MUSTER_RUNS": ""}
+        env |= {"TMPDIR": str(folder), "NO_COLOR": "1"}
         words = [str(BIN / "muster"), "run", "--standalone", "--skip-check"]
         words += ["--job-id", "x", "--ranks", "2", *options]
         self.process = subprocess.Popen(

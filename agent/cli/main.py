@@ -41,6 +41,16 @@ COMMANDS = {
 }
 
 
+#: The commands in the order of `muster --help`.
+GROUPS = {
+    "Run": ("run", "start", "exec", "stop", "wait", "rm"),
+    "Look": ("ps", "status", "logs", "events", "top"),
+    "Explain": ("why", "stacks", "hang"),
+    "Node": ("node", "check"),
+    "Service": ("service", "debug", "completion"),
+}
+
+
 class _Modules(Mapping[str, click.Command]):
     """The commands by name; each is imported when it is asked for."""
 
@@ -64,9 +74,16 @@ class _Commands(click.Group):
         super().__init__(*args, **kwargs)
         self.commands = _Modules()  # type: ignore[assignment]  # nothing adds one
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """After the commands, which people look for."""
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+        widest = max(map(len, COMMANDS))
+        for group, names in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(widest), COMMANDS[name][2]) for name in names])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

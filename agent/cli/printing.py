@@ -17,18 +17,62 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_META = "muster.output"
+
+
 def format_option(command: F) -> F:
-    """`-o table|json`, given to the command as `as_json`."""
+    """`-o table|wide|json|yaml`, given to the command as `as_json`: whether it prints objects, by `emit_json`."""
+
+    def keep(context: click.Context, _option: click.Parameter, value: str) -> bool:
+        if value != "table":  # also where the command of a group has said nothing of its own
+            context.meta[_META] = value
+        return context.meta.get(_META) in ("json", "yaml")
+
     return click.option(
         "-o",
         "--output",
         "as_json",
-        type=click.Choice(["table", "json"]),
+        type=click.Choice(["table", "wide", "json", "yaml"]),
         default="table",
         show_default=True,
-        callback=lambda _context, _option, value: value == "json",
-        help="Print a table, or JSON with the names of the API.",
+        callback=keep,
+        help="Print a table, a wide one with everything in it, or JSON or YAML with the names of the API.",
     )(command)
+
+
+def _chosen() -> str:
+    context = click.get_current_context(silent=True)
+    return str(context.meta.get(_META, "table")) if context is not None else "table"
+
+
+def wide() -> bool:
+    """Whether tables have all columns and are cut nowhere (`-o wide`)."""
+    return _chosen() == "wide"
+
+
+def columns() -> int | None:
+    """How many characters fit into a line: those of the terminal on stdout, or COLUMNS. None: as many as there are."""
+    if wide():
+        return None
+    told = os.environ.get("COLUMNS", "")
+    if told.isascii() and told.isdigit() and int(told) > 0:
+        return int(told)
+    try:
+        return os.get_terminal_size(1).columns or None
+    except OSError:
+        return None
+
+
+def folded(text: str, indent: int) -> str:
+    """A line that goes on below itself, `indent` spaces in, where the terminal is too narrow for it."""
+    width = columns()
+    if width is None or len(text) <= width:
+        return text
+    import textwrap
+
+    room = max(width, indent + 20)
+    lines = textwrap.wrap(text, room, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def write(data: bytes, fd: int = 1) -> None:
@@ -57,7 +101,10 @@ def emit(text: str) -> None:
 
 
 def emit_json(value: Mapping[str, Any], *, line: bool = False) -> None:
-    """Writes an object, indented; with `line` on one line."""
+    """Writes an object as JSON, indented; with `line` on one line. As YAML if asked for; with `line` a document."""
+    if _chosen() == "yaml":
+        emit(("---\n" if line else "") + _yaml(value))
+        return
     import json  # only now: a table needs none
 
     emit(json.dumps(value, ensure_ascii=False, indent=None if line else 2) + "\n")
@@ -65,6 +112,13 @@ def emit_json(value: Mapping[str, Any], *, line: bool = False) -> None:
 
 def emit_json_list(name: str, values: Iterable[Mapping[str, Any]]) -> None:
     """Writes an object with one list, indented; writes each value of the list as soon as it arrives."""
+    if _chosen() == "yaml":
+        begin = f"{name}:\n"
+        for value in values:
+            emit(begin + _yaml([value]))
+            begin = ""
+        emit(f"{name}: []\n" if begin else "")
+        return
     import json
 
     begin = f'{{\n  "{name}": ['
@@ -74,6 +128,12 @@ def emit_json_list(name: str, values: Iterable[Mapping[str, Any]]) -> None:
         emit(between + "\n".join(f"    {line}" for line in text.split("\n")))
         between = ",\n"
     emit(begin + "]\n}\n" if between.startswith(begin) else "\n  ]\n}\n")
+
+
+def _yaml(value: object) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10**6))
 
 
 def as_dict(message: "Message") -> dict[str, Any]:

@@ -1,10 +1,15 @@
-"""The terminal on stdin while a remote program uses it."""
+"""The terminal: on stdin while a remote program uses it, on stdout for what is shown live."""
 
 import os
+import shutil
+import sys
 import termios
 import tty
 from collections.abc import Callable
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
+
+from muster.agent.cli.printing import emit, write
 
 #: Maximum length of a sequence of keys.
 _MAX_KEYS = 16
@@ -88,3 +93,39 @@ class Watch:
         held = next((n for n in range(most, 0, -1) if data.endswith(self._wanted[:n])), 0)
         self._held = data[len(data) - held :]
         return data[: len(data) - held], False
+
+
+_HOME, _TO_LINE_END, _TO_SCREEN_END = b"\x1b[H", "\x1b[K", b"\x1b[J"
+_OTHER_SCREEN, _BACK = b"\x1b[?1049h\x1b[?25l", b"\x1b[?25h\x1b[?1049l"
+
+
+class LiveScreen:
+    """Text that is drawn again and again in the same place, if `live`; else one text after the other. What was on the
+    terminal before is back behind the `with`."""
+
+    def __init__(self, live: bool) -> None:
+        self.live = live
+
+    def __enter__(self) -> Self:
+        if self.live:
+            write(_OTHER_SCREEN)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live:
+            write(_BACK)
+
+    def draw(self, text: str) -> None:
+        """Raises StdoutFailed, or click's Exit where nobody reads any more."""
+        if not self.live:
+            emit(text)
+            return
+        lines = text.splitlines()[: shutil.get_terminal_size((80, 24)).lines - 1]
+        write(_HOME + "".join(f"{line}{_TO_LINE_END}\r\n" for line in lines).encode() + _TO_SCREEN_END)
+
+
+def can_be_live() -> bool:
+    """Whether stdout is a terminal on which something can be drawn."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

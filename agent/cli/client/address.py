@@ -243,13 +243,19 @@ def address_options(command: F) -> F:
         help="The daemon's socket, unix:PATH, or HOST:PORT with --tls-ca, --tls-cert and --tls-key.  "
         "[env: MUSTER_ADDRESS; default: unix:/run/muster/muster.sock]",
     )
+    # click lists options in the reverse order of this list: what is put before all others comes last in the help.
+    mine: list[click.Parameter] = []
+    others = getattr(command, "__click_params__", [])
+    command.__click_params__ = mine  # type: ignore[attr-defined]
     for name, text in reversed(_TLS.items()):
         option = f"--{name.replace('_', '-')}"
         text = f"{text}  [env: MUSTER_{name.upper()}]"
         command = click.option(option, type=click.Path(), metavar="FILE", expose_value=False, callback=keep, help=text)(
             command
         )
-    return address(root(command))
+    command = address(root(command))
+    mine.extend(others)
+    return command
 
 
 def pass_address(function: F) -> F:

@@ -2,15 +2,15 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon
 from muster.agent.cli.parameters import DURATION, Parsed, pair
-from muster.agent.cli.printing import as_dict, emit, emit_json, emit_json_list, format_option, note
-from muster.agent.text import clean, command_line, shorten, span, table_parts
+from muster.agent.cli.printing import as_dict, columns, emit, emit_json, emit_json_list, format_option, note, wide
+from muster.agent.text import clean, command_line, shorten, span, table, table_parts
 
 if TYPE_CHECKING:
     from muster.agent.cli.client.calls import DaemonConnection
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 #: Jobs of the first page, which comes soon, and of each further page.
 _FIRST_PAGE, PAGE = 100, 500
+#: Seconds between two looks of `ps --watch`.
+WATCH_S = 1.0
 HEAD = ("JOB", "STATE", "RANKS", "CARDS", "ACCEPTED", "RAN", "EXIT", "COMMAND")
-_COMMAND_WIDTH = 60
+#: Characters of a command where nobody says how many fit into a line, and where too few do.
+_COMMAND_WIDTH, _LEAST_COMMAND = 60, 12
 #: Why a job cannot be stopped that `rm --force` removes all the same, if none of its processes lives.
 _REMOVED_ALL_THE_SAME = frozenset({"JOB_NOT_FOUND", "JOURNAL_DAMAGED", "SUPERVISOR_UNREACHABLE"})
 #: Jobs that `stop --all` waits for at the same time.
@@ -169,12 +172,24 @@ def rm(address: Address, jobs: tuple[str, ...], keep_logs: bool, force: bool) ->
 @click.option(
     "--label", metavar="KEY=VALUE", type=Parsed("label", pair), multiple=True, help="List only jobs with this label."
 )
+@click.option(
+    "-w", "--watch", is_flag=True, help="Keep the list current; without a terminal, print each job when it changes."
+)
 @format_option
-def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, str], ...], as_json: bool) -> None:
+def ps(
+    address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, str], ...], watch: bool, as_json: bool
+) -> None:
     """List jobs, the newest first."""
     from muster.agent.cli.client.calls import connect
 
+    if watch and quiet:
+        raise click.UsageError("--watch shows how jobs change, and --quiet only their ids: give only one of them")
     with connect(address) as connection:
+        if watch:
+            try:
+                _watch(connection, ended_too, dict(label), as_json)
+            except KeyboardInterrupt:
+                return
         pages = list_pages(connection, ended_too, dict(label))
         # Each page is shown as it comes: a user does not wait for the last of thousands of jobs.
         if as_json:
@@ -183,9 +198,68 @@ def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, s
             for page in pages:
                 emit("".join(f"{clean(job.job_id)}\n" for job in page))
         else:
-            now = time.time()
-            for text in table_parts(HEAD, ([table_row(job, now) for job in page] for page in pages)):
+            for text in table_parts(HEAD, (fitting_rows(page) for page in pages)):
                 emit(text)
+
+
+def _watch(connection: "DaemonConnection", ended_too: bool, labels: dict[str, str], as_json: bool) -> NoReturn:
+    """Looks until Ctrl-C, over restarts of the daemon. Without `ended_too` the end of a job is its last line."""
+    from muster.agent.cli.client.calls import Patience
+    from muster.agent.cli.terminal import LiveScreen, can_be_live
+
+    live = not as_json and can_be_live()
+    patience: Patience | None = None
+    known: dict[str, list[str]] = {}
+    head, newest = True, time.time_ns()
+    with LiveScreen(live) as shown:
+        while True:
+            try:
+                jobs = list(list_jobs(connection, ended_too, labels))
+                if not (live or ended_too):
+                    jobs += _ended(connection, labels, known.keys() - {job.job_id for job in jobs}, newest)
+                patience = Patience()
+            except (CallFailed, NoDaemon) as failure:
+                if patience is None:  # there was nothing yet: say so at once
+                    raise
+                patience.wait_or_raise(failure)
+                continue
+            rows = dict(zip((job.job_id for job in jobs), fitting_rows(jobs), strict=True))
+            if live:
+                shown.draw(table(HEAD, list(rows.values())))
+                time.sleep(WATCH_S)
+                continue
+            lasting = {job_id: [*row[:4], row[6]] for job_id, row in rows.items()}  # times go on by themselves
+            changed = [job for job in reversed(jobs) if lasting[job.job_id] != known.get(job.job_id)]
+            known = {job.job_id: lasting[job.job_id] for job in jobs if ended_too or not job.HasField("ended_at")}
+            newest = max(newest, *(job.accepted_at.ToNanoseconds() for job in jobs), 0)
+            if as_json:
+                for job in changed:
+                    emit_json(as_dict(job), line=True)
+            elif changed or head:
+                text = table(HEAD, [rows[job.job_id] for job in changed])
+                emit(text if head else text.partition("\n")[2])
+                head = False
+            time.sleep(WATCH_S)
+
+
+def _ended(
+    connection: "DaemonConnection", labels: dict[str, str], known: set[str], newest: int
+) -> "Iterator[job_pb2.Job]":
+    """Jobs that have ended since the last look: of those that ran then, as far as they were not removed, and those that
+    were accepted after `newest` (nanoseconds since the epoch). Raises CallFailed, NoDaemon."""
+    from muster.agent.cli.client.calls import get_job
+
+    for job in list_jobs(connection, True, labels):
+        if job.accepted_at.ToNanoseconds() <= newest:
+            break
+        if job.HasField("ended_at") and job.job_id not in known:
+            yield job
+    for job_id in known:
+        try:
+            yield get_job(connection, job_id)
+        except CallFailed as failure:
+            if failure.status != "NOT_FOUND":
+                raise
 
 
 def list_jobs(connection: "DaemonConnection", ended_too: bool, labels: dict[str, str]) -> "Iterator[job_pb2.Job]":
@@ -216,7 +290,21 @@ def list_pages(
         request.page_token, request.page_size = page.next_page_token, PAGE
 
 
-def table_row(job: "job_pb2.Job", now: float) -> list[str]:
+def fitting_rows(jobs: "Sequence[job_pb2.Job]") -> list[list[str]]:
+    """The rows of `ps` below HEAD, with as much of the commands as fits beside the rest."""
+    now = time.time()
+    rows = [_table_row(job, now) for job in jobs]
+    if not wide():
+        width, most = columns(), _COMMAND_WIDTH
+        if width is not None:
+            rest = [max(map(len, column)) + 2 for column in zip(HEAD[:-1], *(row[:-1] for row in rows), strict=True)]
+            most = max(_LEAST_COMMAND, width - sum(rest))
+        for row in rows:
+            row[-1] = shorten(row[-1], most)
+    return rows
+
+
+def _table_row(job: "job_pb2.Job", now: float) -> list[str]:
     """The words of `ps` below HEAD; `now` in seconds since the epoch."""
     from muster.agent.cli import show
 
@@ -232,7 +320,7 @@ def table_row(job: "job_pb2.Job", now: float) -> list[str]:
         f"{span(now - accepted)} ago" if accepted else "-",
         show.lasted(job, now),
         exit_code,
-        shorten(command_line(job.spec.command), _COMMAND_WIDTH),
+        command_line(job.spec.command),
     ]
 
 

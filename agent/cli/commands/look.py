@@ -1,12 +1,13 @@
 """`muster status`: one job."""
 
+import re
 import time
 from typing import TYPE_CHECKING
 
 import click
 
 from muster.agent.cli.client.address import Address, pass_address
-from muster.agent.cli.printing import as_dict, coloured, emit, emit_json, format_option
+from muster.agent.cli.printing import as_dict, coloured, emit, emit_json, folded, format_option, wide
 from muster.agent.text import clean, command_line, table
 from muster.agent.text import ranks as named
 
@@ -68,6 +69,7 @@ def status(address: Address, job: str, as_json: bool) -> None:
         ("cause", clean(found.verdict.cause)),
         ("do", show.advice(found)),
         ("log", clean(found.log_path)),
+        ("of ranks", "" if wide() else clean(_rank_logs(found))),
         *(("warning", clean(text)) for text in found.warnings),
     ]
     emit(_facts(facts) + "\n" + _ranks(found))
@@ -137,10 +139,16 @@ def _preset(job: "job_pb2.Job") -> str:
     return f"{job.spec.training_mode} ({variables})" if job.spec.training_mode else ""
 
 
+def _rank_logs(job: "job_pb2.Job") -> str:
+    """The log of its rank; of several ranks as a shell finds them."""
+    paths = [rank.log_path for rank in job.ranks if rank.log_path]
+    return re.sub(r"-proc-rank-\d+-device-\d+", "-proc-rank-*-device-*", paths[0]) if paths[1:] else "".join(paths)
+
+
 def _ranks(job: "job_pb2.Job") -> str:
     from muster.agent.cli import show
 
-    rows = []
+    rows, more = [], wide()
     bound = any(rank.cpus for rank in job.ranks)
     for rank in job.ranks:
         known = rank.HasField("usage")
@@ -154,21 +162,20 @@ def _ranks(job: "job_pb2.Job") -> str:
                 show.status(rank) or "-",
                 show.cpu(rank.usage) if known else "-",
                 show.memory(rank.usage) if known else "-",
-                show.transferred(rank.usage) if known else "-",
-                rank.log_path,
+                *([show.transferred(rank.usage) if known else "-", rank.log_path] if more else []),
             ]
         )
-    head = ["RANK", "DEVICE", "PID", *(["CPUS"] if bound else []), "OUTCOME", "CODE"]
-    text = table([*head, "CPU USER+SYS", "MAX RSS", "READ/WRITTEN", "LOG"], rows)
+    head = ["RANK", "DEVICE", "PID", *(["CPUS"] if bound else []), "OUTCOME", "CODE", "CPU USER+SYS", "MAX RSS"]
+    text = table([*head, *(["READ/WRITTEN", "LOG"] if more else [])], rows)
     for rank in job.ranks:
         if rank.detail:
-            text += f"rank {rank.rank}: {clean(rank.detail)}\n"
+            text += folded(f"rank {rank.rank}: {clean(rank.detail)}", 4) + "\n"
     return text
 
 
 def _facts(facts: list[tuple[str, str]]) -> str:
     """Names and values below each other; those without a value are left out."""
-    return "".join(f"{name:<11} {value}\n" for name, value in facts if value and value != "-")
+    return "".join(folded(f"{name:<11} {value}", 12) + "\n" for name, value in facts if value and value != "-")
 
 
 def _coloured(state: str) -> str:

@@ -6,7 +6,7 @@ import click
 
 from muster.agent.cli import drills
 from muster.agent.cli.client.address import Address, pass_address
-from muster.agent.cli.printing import as_dict, coloured, emit, emit_json, format_option, note
+from muster.agent.cli.printing import as_dict, coloured, columns, emit, emit_json, folded, format_option, note, wide
 from muster.agent.text import clean, size, table
 
 if TYPE_CHECKING:
@@ -129,46 +129,56 @@ def print_node(found: "node_pb2.Node", as_json: bool) -> None:
         ("logs in", found.log_dir),
         *(("warning", text) for text in found.warnings),
     ]
-    text = "".join(f"{name:<9} {clean(value)}\n" for name, value in facts if value)
+    text = "".join(folded(f"{name:<9} {clean(value)}", 10) + "\n" for name, value in facts if value)
     if found.conditions:
-        rows = [
-            [c.device or "node", c.status, c.code, show.when(c.since), c.action, c.clears, drills.reason(c)]
-            for c in found.conditions
-        ]
-        shown = table(["WHERE", "STATUS", "CODE", "SINCE", "ACTION", "CLEARS BY", "REASON"], rows)
+        shown = _conditions(found)
         text += "\n" + (_coloured(shown) if coloured() else shown)
     cards = [card for card in found.cards if card.kind != "slot" or card.job_id]
     if cards:
-        head = ["CARD", "KIND", "DEVICE", "VISIBLE", "MODEL", "BUS", "NUMA", "UTIL", "MEMORY", "HEALTH", "JOB"]
         health = [drills.health(card, found.conditions) for card in cards]
         rows = [_card(card, word) for card, word in zip(cards, health, strict=True)]
-        if any(card.HasField("card_id") for card in cards):
-            head.insert(3, "NPU/CHIP")
-            for card, row in zip(cards, rows, strict=True):
-                row.insert(3, f"{card.card_id}/{card.chip_id}" if card.HasField("card_id") else "")
-        text += "\n" + table(head, rows)
+        head = [name for name in rows[0] if name != "NPU/CHIP" or any(row[name] for row in rows)]
+        text += "\n" + table(head, [[row[name] for name in head] for row in rows])
         text += drills.FOOT if any(word.endswith(drills.STAR) for word in health) else ""
         text += "".join(f"card {card.index}: {clean(card.held_by)}\n" for card in cards if card.held_by)
     emit(text)
 
 
-def _card(card: "node_pb2.Card", health: str) -> list[str]:
+def _conditions(found: "node_pb2.Node") -> str:
+    """A row for each, with what was found behind it, or below it where that is too long for the terminal."""
+    from muster.agent.cli import show
+
+    head = ["WHERE", "STATUS", "CODE", "SINCE", "ACTION", "CLEARS BY"]
+    rows = [[c.device or "node", c.status, c.code, show.when(c.since), c.action, c.clears] for c in found.conditions]
+    reasons = [drills.reason(c) for c in found.conditions]
+    whole = table([*head, "REASON"], [[*row, reason] for row, reason in zip(rows, reasons, strict=True)])
+    width = columns()
+    if width is None or max(map(len, whole.splitlines())) <= width:
+        return whole
+    first, *lines = table(head, rows).splitlines()
+    below = (f"{line}\n{folded('  ' + clean(reason), 2)}\n" for line, reason in zip(lines, reasons, strict=True))
+    return f"{first}\n" + "".join(below)
+
+
+def _card(card: "node_pb2.Card", health: str) -> dict[str, str]:
+    """Its cells, by the column."""
     now = card.reading
     used = size(now.memory_used_bytes) if now.HasField("memory_used_bytes") else ""
     total = size(card.memory_bytes) if card.HasField("memory_bytes") else ""
-    return [
-        str(card.index),
-        card.kind + (" (MIG)" if card.mig else ""),
-        card.device_node.removeprefix("/dev/"),
-        card.visible_as,
-        card.model,
-        card.bus_id,
-        str(card.numa_node) if card.HasField("numa_node") else "",
-        f"{now.utilization:.0f}%" if now.HasField("utilization") else "",
-        "/".join(filter(None, (used, total))),
-        health,
-        card.job_id or ("-" if card.mig else "free"),
-    ]
+    row = {"CARD": str(card.index)}
+    if wide():
+        row["KIND"] = card.kind + (" (MIG)" if card.mig else "")
+        row["DEVICE"] = card.device_node.removeprefix("/dev/")
+        row["NPU/CHIP"] = f"{card.card_id}/{card.chip_id}" if card.HasField("card_id") else ""
+        row["VISIBLE"] = card.visible_as
+    row["MODEL"] = (card.model or card.kind) + (" (MIG)" if card.mig and not wide() else "")
+    if wide():
+        row["BUS"] = card.bus_id
+        row["NUMA"] = str(card.numa_node) if card.HasField("numa_node") else ""
+    row["UTIL"] = f"{now.utilization:.0f}%" if now.HasField("utilization") else ""
+    row["MEMORY"] = "/".join(filter(None, (used, total)))
+    row["HEALTH"], row["JOB"] = health, card.job_id or ("-" if card.mig else "free")
+    return row
 
 
 def _coloured(text: str) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -13,7 +12,8 @@ import click
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.parameters import DURATION
-from muster.agent.cli.printing import as_dict, emit, emit_json, format_option, write
+from muster.agent.cli.printing import as_dict, emit_json, format_option, write
+from muster.agent.cli.terminal import LiveScreen, can_be_live
 from muster.agent.text import clean, numbers, ranks, shorten, size
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ _SPARK = 16
 #: Columns where the terminal does not tell, and the fewest that are laid out for.
 _WIDTH = 80
 _TENSOR = " TENSOR"
-_HOME, _TO_LINE_END, _TO_SCREEN_END = b"\x1b[H", "\x1b[K", b"\x1b[J"
-_OTHER_SCREEN, _BACK = b"\x1b[?1049h\x1b[?25l", b"\x1b[?25h\x1b[?1049l"
 
 _Sparks = dict[int, deque[float | None]]
 
@@ -62,7 +60,7 @@ def top(address: Address, job: str, interval: float, count: int | None, record: 
         if record is not None:
             _record(connection, job, record)
             return
-        live = not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        live = not as_json and can_be_live()
         looks = count if count is not None else (0 if live or as_json else 1)
         try:
             _look(connection, job, max(interval, 0.1), looks, live, as_json)
@@ -77,9 +75,7 @@ def _look(connection: "DaemonConnection", job: str, interval: float, looks: int,
     request = telemetry_pb2.GetTelemetryRequest(job_id=job)
     sparks: _Sparks = defaultdict(lambda: deque(maxlen=_SPARK))
     done = 0
-    if live:
-        write(_OTHER_SCREEN)
-    try:
+    with LiveScreen(live) as shown:
         while True:
             now = connection.patiently(connection.telemetry.GetTelemetry, request)
             for card in now.cards:
@@ -88,20 +84,12 @@ def _look(connection: "DaemonConnection", job: str, interval: float, looks: int,
             if as_json:
                 emit_json(as_dict(now), line=True)
             else:
-                columns, rows = shutil.get_terminal_size((_WIDTH, 24))
-                text = screen(now, sparks, max(columns, _WIDTH) if live else _WIDTH)
-                if live:
-                    lines = text.splitlines()[: rows - 1]
-                    write(_HOME + "".join(f"{x}{_TO_LINE_END}\r\n" for x in lines).encode() + _TO_SCREEN_END)
-                else:
-                    emit(text)
+                width = max(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDTH) if live else _WIDTH
+                shown.draw(screen(now, sparks, width))
             done += 1
             if looks and done >= looks:
                 return
             time.sleep(interval)
-    finally:
-        if live:
-            write(_BACK)
 
 
 def screen(now: "telemetry_pb2.GetTelemetryResponse", sparks: _Sparks, width: int) -> str:

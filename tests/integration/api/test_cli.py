@@ -265,7 +265,7 @@ def short_tmp() -> Iterator[Path]:
 
 
 def standalone(short_tmp: Path, *args: str, **options: Any) -> "subprocess.CompletedProcess[str]":
-    env = environment(TMPDIR=str(short_tmp), MUSTER_ROOT=str(short_tmp / "none"), HERE="here", MUSTER_RUNS="")
+    env = environment(TMPDIR=str(short_tmp), MUSTER_ROOT=str(short_tmp / "none"), HERE="here")
     return subprocess.run(
         [MUSTER, "run", *args], env=env, capture_output=True, text=True, timeout=60, check=False, **options
     )

@@ -65,7 +65,7 @@ def test_the_daemon_of_a_standalone_run_imports_what_it_needs_before_it_listens(
 ) -> None:
     # Python writes each import to stderr, which is the daemon's log; the folder with that stays where a job has failed.
     folder = tmp_path_factory.mktemp("m")  # a short name: a socket's path is below it
-    env = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", "TMPDIR": str(folder), "MUSTER_RUNS": ""}
+    env = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", "TMPDIR": str(folder)}
     command = [str(BIN / "muster"), "run", "--standalone", "-q", "--skip-check", "--", "false"]
     assert subprocess.run(command, env=env, capture_output=True, timeout=60, check=False).returncode == 1
     (log,) = folder.glob("muster-*/musterd.log")

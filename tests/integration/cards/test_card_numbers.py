@@ -82,7 +82,7 @@ def test_ascend_ranks_get_the_numbers_that_cann_counts(box, tmp_path, whole):
         assert told(daemon, **cards_of(count=2)) == ["0 0 0,1 0", "1 1 0,1 1"]
         assert told(daemon, **cards_of(indices=[5, 4])) == ["0 0 0,1 0", "1 1 0,1 1"], "CANN wants them ascending"
         assert told(daemon, **cards_of(indices=[5])) == ["0 0 1 0"]
-        text = daemon.cli("node").stdout
+        text = daemon.cli("node", "-o", "wide").stdout
         row = next(line.split() for line in text.splitlines() if line.startswith("5 "))
         assert row[:5] == ["5", "ascend", "davinci5", "5/0", "1"]
         names = sorted(path.name for path in daemon.root.log.glob("*-device-*.txt"))
@@ -172,5 +172,5 @@ def test_jobs_get_the_instances_of_a_card_in_mig_mode(box, tmp_path):
         reason, message = refusal(daemon, **cards_of(indices=[1001]))
         assert reason == "NODE_UNHEALTHY" and "card 0" in message
         assert told(daemon, **cards_of(indices=[1])) == [f"0 0 {gpus[1].uuid} -"]
-        rows = [line.split()[:5] for line in daemon.cli("node").stdout.splitlines()]
+        rows = [line.split()[:5] for line in daemon.cli("node", "-o", "wide").stdout.splitlines()]
         assert ["1001", "nvidia", "nvidia0", second, "NVIDIA"] in rows

@@ -103,7 +103,7 @@ def test_no_daemon(command):
         "start -f /does/not/exist",
         "logs x --since never",
         "logs x -r -1",
-        "ps -o yaml",
+        "ps -o xml",
         "--root a --address unix:/b ps",
         "ps --address host:1234",
         "completion tcsh",
