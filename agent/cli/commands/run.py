@@ -69,18 +69,29 @@ def run(
     if log_dir is not None and not alone:
         raise click.UsageError("--log-dir needs --standalone: any other daemon has its own log folder")
     show = (verbose or on_terminal()) and not quiet
+    try:
+        code = _run(address, draft, alone, log_dir, show=show, quiet=quiet, label=not no_label)
+    except CommandFailed as failure:
+        from muster.agent.cli.client import termination_log
+
+        termination_log.write(failure.message)
+        raise
+    raise click.exceptions.Exit(code)
+
+
+def _run(
+    address: Address, draft: Draft, alone: bool, log_dir: str | None, *, show: bool, quiet: bool, label: bool
+) -> int:
+    """The exit code. Raises CommandFailed."""
     if alone or not _answers(address, quiet):
         log_dir = _as_launcher(draft, log_dir)
-        code = _standalone(draft.spec(), log_dir, show, quiet, not no_label)
-    else:
-        from muster.agent.cli.client.calls import connect
-        from muster.agent.cli.client.interrupts import Interrupts
+        return _standalone(draft.spec(), log_dir, show, quiet, label)
+    from muster.agent.cli.client.calls import connect
+    from muster.agent.cli.client.interrupts import Interrupts
 
-        spec = _as_asked(address, draft)
-        with Interrupts() as interrupts, connect(address) as connection:
-            job = _Attached(connection, interrupts, spec, show=show, quiet=quiet, label=not no_label, own=False)
-            code = job.run()
-    raise click.exceptions.Exit(code)
+    spec = _as_asked(address, draft)
+    with Interrupts() as interrupts, connect(address) as connection:
+        return _Attached(connection, interrupts, spec, show=show, quiet=quiet, label=label, own=False).run()
 
 
 def _as_asked(address: Address, draft: Draft) -> JobSpec:
@@ -119,10 +130,13 @@ def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
     table = asked.rank_table or modelarts.rank_table(asked.boot, env)
     if not os.path.isabs(table):
         draft.asked = replace(draft.asked, rank_table=table)  # relative to this folder, as the launcher would take it
-    if not table and not modelarts.in_container(env) and env.get("SLURM_JOB_ID"):
-        from muster.agent.cli.spec import slurm_step
+    if not table and not modelarts.in_container(env):
+        from muster.agent.cli.spec import kube_pod, slurm_step
 
-        slurm_step.fill(draft, env)
+        if env.get("SLURM_JOB_ID"):
+            slurm_step.fill(draft, env)
+        elif kube_pod.concerns(env):
+            kube_pod.fill(draft, env)
     if "workdir" not in draft.written and not (table and modelarts.working_folder(env, 0)):
         draft.asked = replace(draft.asked, workdir=caller.here())
     if not modelarts.in_container(env):
@@ -281,6 +295,8 @@ class _Attached:
         return len(job.ranks)
 
     def _verdict(self, last: "log_pb2.ReadLogsResponse") -> int:
+        from muster.agent.cli import show
+        from muster.agent.cli.client import termination_log
         from muster.v1 import job_pb2
 
         verdict, state = last.verdict, last.state
@@ -290,6 +306,8 @@ class _Attached:
             verdict, state = job.verdict, job.state
         self.succeeded = state == job_pb2.JOB_STATE_SUCCEEDED and verdict.exit_code == 0
         name = job_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
+        words = [verdict.cause, f"job {self._spec.job_id} {name}: {verdict.summary}", show.advice_of(verdict)]
+        termination_log.write("\n".join(filter(None, words)))
         if self._show or ((not self.succeeded or self._interrupts.first) and not self._quiet):
             note(f"job {self._spec.job_id} {name}: {verdict.summary}")
             self._say_cause(verdict)

@@ -64,7 +64,8 @@ class Draft:
         if len(asked.nodes) > 1 and "node_rank" not in self.written:
             text = f"is not set: give the number of this node, 0 to {len(asked.nodes) - 1}"
             found.append(Violation(self._name("node_rank"), text))
-        said: dict[str, Any] = {"node_count": len(asked.nodes) or 1}
+        # Of the nodes of a job in pods only the number is known.
+        said: dict[str, Any] = {"node_count": len(asked.nodes) or asked.node_count}
         if "job_id" not in self.written:
             said["job_id"] = asked.job_id or new_id(asked.command)
         if asked.nodes and not asked.master_addr:

@@ -36,8 +36,10 @@ awk '{print $5}' /proc/self/mountinfo | while read -r at; do
   case "$at" in /|/proc*|"$1") ;; *) mount -o remount,bind,ro "$at" 2>/dev/null ;; esac
 done
 if touch /tmp/muster-was-writable 2>/dev/null; then exit 8; fi
-exec env -u HOME setpriv --reuid "$2" --regid "$2" --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all \\
-  "$3" -m muster.agent.musterd --root "$1" --config "$1/musterd.toml"
+place=$1 user=$2
+shift 2
+exec env -u HOME setpriv --reuid "$user" --regid "$user" --clear-groups --no-new-privs --bounding-set=-all \\
+  --inh-caps=-all "$@"
 """
 
 
@@ -214,7 +216,8 @@ def test_a_read_only_root_no_capabilities_and_a_user_without_a_name(make_init: C
     init.folder.chmod(0o755)
     for path in (init.folder, init.config):
         os.chown(path, uid, uid)
-    init.musterd = [*init.musterd, str(init.folder), str(uid), sys.executable]
+    daemon = [sys.executable, "-m", "muster.agent.musterd", "--root", str(init.folder), "--config", str(init.config)]
+    init.musterd = [*init.musterd, str(init.folder), str(uid), *daemon]
     init.start()
     job = init.run("sh", "-c", SAVES, job_id="x", ranks=2)
     eventually(lambda: all(b"up" in init.output(job, rank) for rank in (0, 1)), 60)
@@ -224,6 +227,51 @@ def test_a_read_only_root_no_capabilities_and_a_user_without_a_name(make_init: C
     assert init.wait("x").verdict.exit_code == 3
     assert init.process is not None and init.process.wait(60) == 0
     init.process = None
+
+
+@needs_namespaces
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv(1)")
+@pytest.mark.skipif(
+    not (_passable(Path(sys.executable)) and _passable(Path(__file__))),
+    reason=f"needs an interpreter that every user can execute: {Path(sys.executable).resolve()} is none",
+)
+@pytest.mark.parametrize("ends", ["by itself", "with its pod"])
+def test_the_entrypoint_of_a_pod(ends: str) -> None:
+    """Without rights and with one folder to write in; the kubelet's SIGTERM, and the message that it reads."""
+    uid = 12345
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as name:
+        folder = Path(name)
+        message = folder / "termination-log"
+        message.touch()
+        for path in (folder, message):
+            os.chown(path, uid, uid)
+        pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "train-worker-1", "TMPDIR": name}
+        pod |= {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "localhost", "PET_MASTER_PORT": "29500"}
+        pod |= {"PET_NPROC_PER_NODE": "2", "RANK": "1", "WORLD_SIZE": "4", "MUSTER_TERMINATION_LOG": str(message)}
+        rank = "echo ModuleNotFoundError: No module named x >&2; exit 3"
+        script = f"echo $RANK of $WORLD_SIZE; {rank if ends == 'by itself' else SAVES}"
+        command = [*NAMESPACE, "sh", "-c", STRIPPED, "sh", name, str(uid), sys.executable, str(BIN / "muster")]
+        words = ["run", "--standalone", "--ranks", "2", "--skip-check", "--", "sh", "-c", script]
+        with running([*command, *words], env=os.environ | pod, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            seen = ""
+            while seen.count("of 4") < 2 or (ends != "by itself" and seen.count("up\n") < 2):
+                line = process.stdout.readline()
+                assert line, seen
+                seen += line
+            assert "[rank 2] 2 of 4" in seen and "[rank 3] 3 of 4" in seen, "of pods, and of ranks in them"
+            if ends != "by itself":
+                (init,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                assert "CapEff:\t0000000000000000" in Path(f"/proc/{init}/status").read_text()
+                os.kill(int(init), signal.SIGTERM)
+            seen += process.stdout.read()
+            assert process.wait(60) == 3
+        told = message.read_text()
+        if ends == "by itself":
+            assert "job train-worker-1 FAILED: rank " in told and "\nFAIL: " in told, "what, and what to do"
+        else:
+            assert seen.count("saved\n") == 2
+            assert told.startswith("job train-worker-1 STOPPED: stopped by "), told
 
 
 # --- the setting ------------------------------------------------------------------------------------------------------
