@@ -478,8 +478,21 @@ _CARDS: dict[Code, Explanation] = {
         "Reset the card, or reboot.",
         Action.RESET_DEVICE,
     ),
+    Code.NPU_FAULT_RESET: _bad(
+        "The card reports an error code after which it must be reset (Huawei's MindCluster, or `npu_reset`).",
+        "Reset the card (`npu-smi set -t reset -i CARD -c CHIP`) when no job uses it; if it happens again, have it"
+        " inspected.",
+        Action.RESET_DEVICE,
+    ),
+    Code.NPU_FAULT_ISOLATE: _bad(
+        "The card reports an error code with which it is to get no job (Huawei's MindCluster, or `npu_isolate`).",
+        "The reason says whether to isolate it or to replace it; look the code up in Huawei's list of health management"
+        " faults.",
+        Action.INVESTIGATE,
+    ),
     Code.NPU_ERROR_CODES: _warn(
-        "The card reports error codes. Its health shows how severe they are (NPU_ALARM, NPU_UNHEALTHY).",
+        "The card reports error codes with which it works: the job must restart, the card is degraded or is to be reset"
+        " when it is idle, or muster does not know the code.",
         "Look the codes up in Huawei's list of health management faults.",
     ),
     Code.NPU_ECC_UNCORRECTED: _warn(
@@ -495,6 +508,12 @@ _CARDS: dict[Code, Explanation] = {
     Code.NPU_LEFTOVER_PROCESS: _warn(
         "A process outside all muster jobs holds memory of a card that no job uses.",
         "The reason names the process; end it, or add its name to `leftover_ignore`.",
+    ),
+    Code.NPU_FAULT_NOTE: _event(
+        "An error code that is only informative (Huawei's MindCluster, or `npu_ignore`).",
+        "Nothing.",
+        Action.NONE,
+        Status.OK,
     ),
     Code.NPU_FAULT_EVENT: _event(
         "The card's driver reported a fault.", "Run `muster check npu-health npu-errors` and `npu-smi info`."

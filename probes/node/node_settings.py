@@ -1,10 +1,13 @@
 """The settings of the node checks. Where a default comes from another product, a comment names it;
 docs/concepts/node-health.md has the reasons."""
 
+import re
+
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.settings import Settings, setting
 
 _LOOKS = 1000
+_HEX = re.compile(r"(?:0[xX])?[0-9A-Fa-f]{1,9}")
 
 
 def words(text: str) -> list[str]:
@@ -15,6 +18,11 @@ def words(text: str) -> list[str]:
 def _only_numbers(text: str) -> str:
     wrong = next((word for word in words(text) if not (word.isascii() and word.isdigit())), None)
     return "" if wrong is None else f"{wrong!r}: must be numbers with commas, as in 13,43"
+
+
+def _only_hex_numbers(text: str) -> str:
+    wrong = next((word for word in words(text) if not _HEX.fullmatch(word)), None)
+    return "" if wrong is None else f"{wrong!r}: must be hexadecimal numbers with commas, as in 80E18402,80E01801"
 
 
 def _only_paths(text: str) -> str:
@@ -29,6 +37,10 @@ def _names(default: str, help: str) -> str:
 
 def _numbers(help: str) -> str:
     return setting("", help, what="numbers with commas", rule=_only_numbers)
+
+
+def _hex_numbers(help: str) -> str:
+    return setting("", help, what="hexadecimal numbers with commas", rule=_only_hex_numbers)
 
 
 def _paths(default: str, help: str) -> str:
@@ -86,13 +98,20 @@ class NodeSettings(Settings):
         "Processes that may use a card without a job.",
     )
     xid_ignore: str = _numbers("Xids that are only recorded.")
-    xid_fatal: str = _numbers("Xids that count as fatal, beside those that muster knows.")
+    xid_fatal: str = _numbers("Xids after which the node must reboot, beside those that muster knows.")
+    xid_reset: str = _numbers("Xids after which the card must be reset, beside those that muster knows.")
+    xid_inspect: str = _numbers("Xids after which the card must be inspected, beside those that muster knows.")
+    xid_application: str = _numbers("Xids that programs cause, beside those that muster knows.")
     # gpud's.
     xid_reboots: int = setting(
         2,
         "After this many earlier boots with the same fatal Xid on a card, muster recommends an inspection, not another "
         "reboot.",
     )
+
+    npu_ignore: str = _hex_numbers("Error codes of Ascend cards that are only recorded.")
+    npu_reset: str = _hex_numbers("Error codes of Ascend cards after which the card must be reset.")
+    npu_isolate: str = _hex_numbers("Error codes of Ascend cards with which the card is to get no job.")
 
     # gpud's.
     ib_down_s: float = setting(240.0, "An InfiniBand port that was down for this long counts as down.")
@@ -121,3 +140,7 @@ class NodeSettings(Settings):
     def numbers(self, name: str) -> frozenset[int]:
         """The numbers of a list."""
         return frozenset(int(word) for word in words(getattr(self, name)))
+
+    def hex_numbers(self, name: str) -> frozenset[int]:
+        """The numbers of a list in hexadecimal."""
+        return frozenset(int(word, 16) for word in words(getattr(self, name)))

@@ -4,6 +4,7 @@ from muster.probes.cards.accelerator import ASCEND, Health
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, counted, each, for_kinds
+from muster.probes.node.reported import npu_codes
 
 ALARMS = NodeCheck(
     "npu-health",
@@ -16,7 +17,13 @@ ERRORS = NodeCheck(
     "npu-errors",
     "error codes of the Ascend cards",
     30.0,
-    (Code.NPU_ERROR_CODES, Code.NPU_FAULT_EVENT),
+    (
+        Code.NPU_FAULT_RESET,
+        Code.NPU_FAULT_ISOLATE,
+        Code.NPU_ERROR_CODES,
+        Code.NPU_FAULT_EVENT,
+        Code.NPU_FAULT_NOTE,
+    ),
     of_cards=True,
 )
 NETWORK = NodeCheck(
@@ -58,15 +65,16 @@ def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
     return found or [say.ok("no alarm", f"health {health.npu_health}")]
 
 
-def errors(say: About, facts: CardFacts, health: Health, _look: Look) -> list[CheckResult]:
-    """The codes as they stand; an alarm tells how grave they are."""
-    codes = health.npu_errors
-    if not codes:
+def errors(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
+    """The codes as they stand, by the gravest of them."""
+    if not health.npu_errors:
         return [say.ok("no error codes")]
-    listed = " ".join(f"{code:#x}" for code in codes)
-    return [
-        say.found(Code.NPU_ERROR_CODES, f"it reports {counted(len(codes), 'error code')}: {listed}", listed, "none")
-    ]
+    code = npu_codes.code_of(health.npu_errors, look.settings, Code.NPU_ERROR_CODES)
+    named = npu_codes.named(health.npu_errors, look.settings)
+    if code is Code.NPU_FAULT_NOTE:
+        return [say.ok(f"only informative error codes: {named}", named)]
+    text = f"it reports {counted(len(health.npu_errors), 'error code')}: {named}"
+    return [say.found(code, text, named, "none")]
 
 
 def network(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:

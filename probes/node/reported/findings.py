@@ -10,7 +10,7 @@ from muster.probes.checks.result import Action, CheckResult, Code, Status, one_l
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.kmsg import KernelRecord, wall_time
 from muster.probes.node.node_settings import NodeSettings
-from muster.probes.node.reported import xids
+from muster.probes.node.reported import npu_codes, xids
 from muster.probes.node.reported.kernel_lines import NPU, XID, KernelFinding, KernelLineReader
 
 KERNEL_LOG, DRIVER = "kernel log", "driver"
@@ -49,8 +49,8 @@ class Finding:
             return None
         said = xids.name(self.number) if self.item == XID and self.number is not None else self.text
         status, action = self.status, self.action
-        if self.item == XID and self.card is None and status is Status.CRITICAL:
-            # In a container the kernel's log is the host's, and tells of cards that are others'.
+        if self.item in (XID, NPU) and self.card is None and status is Status.CRITICAL:
+            # In a container the kernel's log, and the driver, are the host's, and tell of cards that are others'.
             status, action = Status.WARN, Action.INVESTIGATE
             said += ", of a card that the driver of this node does not show"
         return CheckResult(
@@ -120,6 +120,9 @@ class Findings:
         if told.item == XID and told.number is not None:
             code = self._xid_code(told, text, card)
             text = text or xids.name(told.number)
+        elif told.item == NPU and told.number is not None:
+            code = npu_codes.code_of([told.number], self._settings(), Code.NPU_FAULT_EVENT)
+            text = text or f"error code {npu_codes.named([told.number], self._settings())}"
         elif not text:
             text = f"error code {told.number:#x}" if told.number is not None else str(code)
         row = EXPLANATIONS[code]
@@ -130,7 +133,7 @@ class Findings:
 
     def _xid_code(self, told: KernelFinding, text: str, card: Card | None) -> Code:
         settings, xid = self._settings(), told.number or 0
-        code = xids.code_of(xid, text, ignore=settings.numbers("xid_ignore"), fatal=settings.numbers("xid_fatal"))
+        code = xids.code_of(xid, text, {name: settings.numbers(name) for name in xids.OWN})
         if code in xids.FATAL and settings.xid_reboots:
             who = (card.uuid or card.bus_id) if card is not None else told.bus_id
             if who and self._earlier_boots(who, xid) >= settings.xid_reboots:

@@ -6,7 +6,8 @@ what operators of large fleets hold against a card although the catalogue asks f
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from muster.probes.checks.result import Code
 
@@ -80,14 +81,27 @@ NAMES = {
 _FATAL_WORD = re.compile(r"\bFatal\b")
 
 
-def code_of(xid: int, text: str = "", *, ignore: Collection[int] = (), fatal: Collection[int] = ()) -> Code:
-    """What is to be done about an Xid. `text` is the kernel's line, `ignore` and `fatal` numbers of an operator's
-    own."""
-    if xid in ignore:
-        return Code.GPU_XID_NOTE
+#: The settings with an operator's own lists, and what their numbers ask for; the first list that has a number counts.
+OWN = {
+    "xid_ignore": Code.GPU_XID_NOTE,
+    "xid_fatal": Code.GPU_XID_REBOOT,
+    "xid_reset": Code.GPU_XID_RESET,
+    "xid_inspect": Code.GPU_XID_INSPECT,
+    "xid_application": Code.GPU_XID_APPLICATION,
+}
+
+
+def code_of(xid: int, text: str = "", own: Mapping[str, Collection[int]] = MappingProxyType({})) -> Code:
+    """What is to be done about an Xid. `text` is the kernel's line, `own` the numbers of an operator's own lists, by
+    their settings: they go before those here, but for 79 only `xid_ignore` does."""
+    listed = next((code for name, code in OWN.items() if xid in own.get(name, ())), None)
+    if listed is Code.GPU_XID_NOTE:
+        return listed
     if xid == OFF_BUS:
         return Code.GPU_OFF_BUS
-    if xid in fatal or xid in REBOOT:
+    if listed is not None:
+        return listed
+    if xid in REBOOT:
         return Code.GPU_XID_REBOOT
     if xid in RESET or (xid in NVLINK5 and _FATAL_WORD.search(text)):
         return Code.GPU_XID_RESET

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from muster.probes.cards.accelerator import Health, Holder, Remapped, Trouble
+from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import Action, Code, Status
 from muster.probes.node.cards import card_health, leftovers, links, npus, presence
 from muster.probes.node.cards.leftovers import CardHolder
@@ -464,8 +465,8 @@ async def test_the_cards_of_jobs_and_processes_that_are_alive(tmp_path):
 # --- Ascend -----------------------------------------------------------------------------------------------------------
 
 
-async def of_npu(item, memory=None, now=1000.0, **changes):
-    return await judged(item, view([npu(0)], {0: replace(NPU_FINE, **changes)}), memory, now)
+async def of_npu(item, memory=None, now=1000.0, settings=None, **changes):
+    return await judged(item, view([npu(0)], {0: replace(NPU_FINE, **changes)}), memory, now, **settings or {})
 
 
 @pytest.mark.parametrize(
@@ -490,12 +491,40 @@ async def test_an_ascend_card_that_does_not_start():
     assert seen == [Code.NODE_PENDING, Code.NODE_PENDING, Code.NPU_NOT_BOOTED]
 
 
-async def test_error_codes_are_reported_in_hexadecimal():
-    (found,) = await of_npu("npu-errors", npu_errors=(0x80CB8009, 0x40F84E00))
-    assert (found.code, found.observed) == (Code.NPU_ERROR_CODES, "0x80cb8009 0x40f84e00")
-    assert found.reason == "it reports 2 error codes: 0x80cb8009 0x40f84e00"
-    (found,) = await of_npu("npu-errors", npu_errors=(0x80CB8009,))
-    assert found.reason == "it reports 1 error code: 0x80cb8009"
+@pytest.mark.parametrize(
+    ("reported", "code", "said"),
+    [
+        (
+            (0x80CB8009, 0x40F84E00),
+            Code.NPU_FAULT_RESET,
+            "2 error codes: 0x40F84E00 (reset it) 0x80CB8009 (",
+        ),
+        ((0x80E18402,), Code.NPU_FAULT_ISOLATE, "it reports 1 error code: 0x80E18402 (replace it)"),
+        ((0x8118043C,), Code.NPU_FAULT_ISOLATE, "0x8118043C (no new jobs)"),
+        ((0x80E01801,), Code.NPU_ERROR_CODES, "0x80E01801 (the job must restart)"),
+        ((0x8C104E00,), Code.NPU_ERROR_CODES, "0x8C104E00 (reset it when it is idle)"),
+        ((0x80E20207,), Code.NPU_ERROR_CODES, "0x80E20207 (the card is degraded)"),
+        ((0x12345678,), Code.NPU_ERROR_CODES, "it reports 1 error code: 0x12345678"),
+        ((0x81078603, 0x12345678), Code.NPU_ERROR_CODES, "0x12345678 0x81078603 (for information)"),
+        ((0x81078603,), Code.NODE_OK, "only informative error codes: 0x81078603 (for information)"),
+    ],
+)
+async def test_the_gravest_error_code_decides(reported, code, said):
+    (found,) = await of_npu("npu-errors", npu_errors=reported)
+    assert (found.code, found.status) == (code, EXPLANATIONS[code].status)
+    assert said in found.reason
+
+
+async def test_error_codes_of_ones_own_go_before_musters():
+    own = {"npu_ignore": "80E18402", "npu_reset": "0x12345678", "npu_isolate": "80e01801, 81078603"}
+    for reported, code in (
+        ((0x80E18402,), Code.NODE_OK),
+        ((0x12345678,), Code.NPU_FAULT_RESET),
+        ((0x80E01801, 0x12345678), Code.NPU_FAULT_ISOLATE),
+        ((0x81078603,), Code.NPU_FAULT_ISOLATE),
+    ):
+        (found,) = await of_npu("npu-errors", npu_errors=reported, settings=own)
+        assert found.code is code
 
 
 @pytest.mark.parametrize("network", [0, 6])

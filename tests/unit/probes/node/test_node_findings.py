@@ -1,5 +1,8 @@
 """From lines of the kernel's log and events of a driver to findings."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +11,7 @@ from muster.probes.cards.accelerator import ASCEND, NVIDIA, CardEvent
 from muster.probes.checks.result import Action, Code, Status
 from muster.probes.kernel.kmsg import KernelRecord
 from muster.probes.node.node_settings import NodeSettings
-from muster.probes.node.reported import xids
+from muster.probes.node.reported import npu_codes, xids
 from muster.probes.node.reported.findings import Findings, bus_of
 from muster.probes.node.reported.kernel_lines import KernelLineReader
 from tests.unit.node_looks import gpu
@@ -258,6 +261,10 @@ def test_nvlink_5_says_itself_how_grave_it_is(word, code):
 def test_numbers_of_ones_own():
     assert one(xid_line(31), xid_fatal="31,13").code is Code.GPU_XID_REBOOT
     assert one(xid_line(74), xid_ignore="74").code is Code.GPU_XID_NOTE
+    assert one(xid_line(999), xid_reset="999").code is Code.GPU_XID_RESET
+    assert one(xid_line(13), xid_inspect="13", xid_application="13").code is Code.GPU_XID_INSPECT
+    assert one(xid_line(48), xid_application="48").code is Code.GPU_XID_APPLICATION
+    assert one(xid_line(79), xid_application="79").code is Code.GPU_OFF_BUS
 
 
 def test_an_xid_of_a_card_that_the_node_does_not_show_is_a_warning():
@@ -352,6 +359,29 @@ def test_events_of_drivers():
     )
     assert (second.item, second.code, second.number) == ("npu-errors", Code.NPU_FAULT_EVENT, 0x80CB8009)
     assert second.device == "card 5" and second.condition is None
+
+
+def test_fault_events_of_ascend_cards_by_what_they_ask_for():
+    codes = (0x80C78008, 0x80E18402, 0x81078603)
+    found = findings(npu_ignore="80E18402").of_events(
+        [event(code, 5, kind=ASCEND) for code in codes], now=100.0, at=1234.5
+    )
+    assert [f.code for f in found] == [Code.NPU_FAULT_RESET, Code.NPU_FAULT_NOTE, Code.NPU_FAULT_NOTE]
+    condition = found[0].condition
+    assert condition is not None and condition.status is Status.CRITICAL and condition.item == "npu-errors"
+    assert found[1].condition is None and found[1].status is Status.OK
+    (stranger,) = findings().of_events([CardEvent(ASCEND, 0x80C78008, None)], now=100.0, at=1234.5)
+    assert stranger.condition is not None and stranger.condition.status is Status.WARN
+
+
+def test_the_codes_of_ascend_chips():
+    """As many as the list of the device plugin has, each in one level; those that people look for first."""
+    known = npu_codes._known()
+    assert len(known) == 802
+    table = tomllib.loads(Path(npu_codes.__file__).with_suffix(".toml").read_text())
+    assert sum(map(len, table.values())) == 802
+    assert npu_codes.level_of(0xA2301001, NodeSettings()) is npu_codes.Level.REPLACE, "of two levels the worse"
+    assert npu_codes.level_of(0x110001024, NodeSettings()) is npu_codes.Level.ISOLATE, "nine digits"
 
 
 def test_what_a_program_wrote_is_marked():

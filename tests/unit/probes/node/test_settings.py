@@ -73,6 +73,7 @@ def test_a_name_of_both_tables_is_meant_for_both():
         ("cache_path", "cache", "must be an absolute path"),
         ("ib_down_s", "-1", "ib_down_s: -1"),
         ("xid_ignore", "x", "xid_ignore: 'x'"),
+        ("npu_reset", "80E18402,nix", "npu_reset: 'nix': must be hexadecimal numbers with commas"),
     ],
 )
 def test_what_is_written_wrong(name, written, words):
