@@ -10,7 +10,7 @@ from muster.probes.checks.result import Code
 from muster.probes.node.node_settings import NodeSettings
 
 
-class Level(enum.IntEnum):
+class FaultLevel(enum.IntEnum):
     """What a code asks for; the gravest last. The value is the rank."""
 
     NOTE = 0
@@ -25,39 +25,43 @@ class Level(enum.IntEnum):
 
 #: In words, behind a code.
 _WORDS = {
-    Level.NOTE: "for information",
-    Level.JOB: "the job must restart",
-    Level.DEGRADED: "the card is degraded",
-    Level.IDLE: "reset it when it is idle",
-    Level.RESET: "reset it",
-    Level.ISOLATE: "no new jobs",
-    Level.REPLACE: "replace it",
+    FaultLevel.NOTE: "for information",
+    FaultLevel.JOB: "the job must restart",
+    FaultLevel.DEGRADED: "the card is degraded",
+    FaultLevel.IDLE: "reset it when it is idle",
+    FaultLevel.RESET: "reset it",
+    FaultLevel.ISOLATE: "no new jobs",
+    FaultLevel.REPLACE: "replace it",
 }
 
 
 @functools.cache
-def _known() -> dict[int, Level]:
-    """Read once such a card has reported a code: other nodes do without."""
+def known() -> dict[int, FaultLevel]:
+    """Those of `npu_codes.toml`. Read once a card has reported a code: other nodes do without."""
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-    return {code: Level[name.upper()] for name, codes in table.items() for code in codes}
+    return {code: FaultLevel[name.upper()] for name, codes in table.items() for code in codes}
 
 
-def level_of(code: int, settings: NodeSettings) -> Level:
+def level_of(code: int, settings: NodeSettings) -> FaultLevel:
     """What the code asks for; the operator's own lists go before muster's."""
-    for name, level in (("npu_ignore", Level.NOTE), ("npu_reset", Level.RESET), ("npu_isolate", Level.ISOLATE)):
+    for name, level in (
+        ("npu_ignore", FaultLevel.NOTE),
+        ("npu_reset", FaultLevel.RESET),
+        ("npu_isolate", FaultLevel.ISOLATE),
+    ):
         if code in settings.hex_numbers(name):
             return level
-    return _known().get(code, Level.UNKNOWN)
+    return known().get(code, FaultLevel.UNKNOWN)
 
 
 def code_of(codes: Iterable[int], settings: NodeSettings, otherwise: Code) -> Code:
     """The code for the gravest of some; `otherwise` where none asks for more than a look."""
-    worst = max((level_of(code, settings) for code in codes), default=Level.NOTE)
-    if worst is Level.NOTE:
+    worst = max((level_of(code, settings) for code in codes), default=FaultLevel.NOTE)
+    if worst is FaultLevel.NOTE:
         return Code.NPU_FAULT_NOTE
-    if worst >= Level.ISOLATE:
+    if worst >= FaultLevel.ISOLATE:
         return Code.NPU_FAULT_ISOLATE
-    return Code.NPU_FAULT_RESET if worst is Level.RESET else otherwise
+    return Code.NPU_FAULT_RESET if worst is FaultLevel.RESET else otherwise
 
 
 def named(codes: Collection[int], settings: NodeSettings) -> str:

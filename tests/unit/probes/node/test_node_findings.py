@@ -376,12 +376,12 @@ def test_fault_events_of_ascend_cards_by_what_they_ask_for():
 
 def test_the_codes_of_ascend_chips():
     """As many as the list of the device plugin has, each in one level; those that people look for first."""
-    known = npu_codes._known()
+    known = npu_codes.known()
     assert len(known) == 802
     table = tomllib.loads(Path(npu_codes.__file__).with_suffix(".toml").read_text())
     assert sum(map(len, table.values())) == 802
-    assert npu_codes.level_of(0xA2301001, NodeSettings()) is npu_codes.Level.REPLACE, "of two levels the worse"
-    assert npu_codes.level_of(0x110001024, NodeSettings()) is npu_codes.Level.ISOLATE, "nine digits"
+    assert npu_codes.level_of(0xA2301001, NodeSettings()) is npu_codes.FaultLevel.REPLACE, "of two levels the worse"
+    assert npu_codes.level_of(0x110001024, NodeSettings()) is npu_codes.FaultLevel.ISOLATE, "nine digits"
 
 
 def test_what_a_program_wrote_is_marked():
