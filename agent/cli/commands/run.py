@@ -352,6 +352,10 @@ class _Attached:
                 else f"another {name} after {end_signals.SAME_S:g} s kills it"
             )
             note(f"{name}: killing the job" if kill else f"{name}: stopping the job; {again}")
+        if self._own and number == signal.SIGTERM:
+            from muster.agent.cli.spec import slurm_step
+
+            name += slurm_step.time_limit(os.environ, time.time())
         self._order(name, kill, wait=False)
 
     def _order(self, reason: str, kill: bool, wait: bool) -> None:
