@@ -18,7 +18,7 @@ from muster.agent.cli.spec.spec_options import spec_options
 from muster.agent.host import end_signals
 from muster.agent.host.end_signals import Ask
 from muster.supervisors.launch.modes import modelarts
-from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, Boot, JobSpec
+from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, FIELDS, Boot, JobSpec
 
 if TYPE_CHECKING:
     from muster.agent.cli.client.calls import DaemonConnection
@@ -36,6 +36,11 @@ RESTART_S = 5.0
 @click.option("--standalone", "alone", is_flag=True, help="Start a daemon for this job only.")
 @click.option("--log-dir", metavar="DIR", help="With --standalone: keep the ranks' logs here.")
 @click.option(
+    "--no-boot-files",
+    is_flag=True,
+    help="In a ModelArts container: leave ma-pre-start.sh (or .py) and pip-requirements.txt beside the script alone.",
+)
+@click.option(
     "--no-label",
     is_flag=True,
     help="Print the output of several ranks unchanged: no `[rank N] `, no wait for whole lines.",
@@ -43,7 +48,14 @@ RESTART_S = 5.0
 @click.option("-v", "--verbose", is_flag=True, help="Show progress on stderr even if it is not a terminal.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors of muster itself on stderr.")
 def run(
-    address: Address, draft: Draft, alone: bool, log_dir: str | None, no_label: bool, verbose: bool, quiet: bool
+    address: Address,
+    draft: Draft,
+    alone: bool,
+    log_dir: str | None,
+    no_boot_files: bool,
+    no_label: bool,
+    verbose: bool,
+    quiet: bool,
 ) -> None:
     """Run a job, show its output, and exit with its exit code.
 
@@ -70,7 +82,11 @@ def run(
         raise click.UsageError("--log-dir needs --standalone: any other daemon has its own log folder")
     show = (verbose or on_terminal()) and not quiet
     try:
-        code = _run(address, draft, alone, log_dir, show=show, quiet=quiet, label=not no_label)
+        if alone or not _answers(address, quiet):
+            log_dir = _as_launcher(draft, log_dir, boot_files=not no_boot_files)
+            code = _standalone(draft.spec(), log_dir, show, quiet, not no_label)
+        else:
+            code = _on_a_daemon(address, draft, show=show, quiet=quiet, label=not no_label)
     except CommandFailed as failure:
         from muster.agent.cli.client import termination_log
 
@@ -79,13 +95,8 @@ def run(
     raise click.exceptions.Exit(code)
 
 
-def _run(
-    address: Address, draft: Draft, alone: bool, log_dir: str | None, *, show: bool, quiet: bool, label: bool
-) -> int:
+def _on_a_daemon(address: Address, draft: Draft, *, show: bool, quiet: bool, label: bool) -> int:
     """The exit code. Raises CommandFailed."""
-    if alone or not _answers(address, quiet):
-        log_dir = _as_launcher(draft, log_dir)
-        return _standalone(draft.spec(), log_dir, show, quiet, label)
     from muster.agent.cli.client.calls import connect
     from muster.agent.cli.client.interrupts import Interrupts
 
@@ -120,7 +131,7 @@ def _answers(address: Address, quiet: bool) -> bool:
         return False
 
 
-def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
+def _as_launcher(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str | None:
     """Fills the draft up with what a launcher without a daemon would take from its surroundings; returns the folder for
     the logs, None for one of our own. Raises CommandFailed."""
     caller.fill_umask(draft)
@@ -141,6 +152,10 @@ def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
         draft.asked = replace(draft.asked, workdir=caller.here())
     if not modelarts.in_container(env):
         return log_dir
+    if boot_files:
+        for field, path in modelarts.beside_boot_file(asked.command, asked.workdir or caller.here()).items():
+            if field not in draft.written:
+                draft.say(FIELDS[field], path, "beside the boot file")
     if table:
         address, port = modelarts.meeting_point(env)
         address, port = asked.master_addr or address, asked.master_port or port

@@ -4,7 +4,7 @@ Names and meaning are those of its training guide (tables of the container's env
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,6 +81,25 @@ def boot_mode(given: str, env: Mapping[str, str]) -> str:
     """The boot mode of the spec, otherwise that of MA_RUN_METHOD."""
     method = env.get("MA_RUN_METHOD", "").lower()
     return given or (method if method in (Boot.TORCHRUN, Boot.MSRUN) else Boot.RANKS.value)
+
+
+def beside_boot_file(command: Sequence[str], folder: str) -> dict[str, str]:
+    """What lies beside the boot file of a job on the platform, by the field of the spec that uses it: `ma-pre-start.sh`
+    (or `.py`), and `pip-requirements.txt`. The boot file is the first script of the command, which runs in `folder`; a
+    module (`-m`) and code (`-c`) have none."""
+    for word in command:
+        if word in ("-m", "-c"):
+            break
+        path = os.path.join(folder, word)
+        if word.endswith((".py", ".sh")) and os.path.isfile(path):
+            here = os.path.dirname(os.path.abspath(path))
+            found = {"pre_start": ("ma-pre-start.sh", "ma-pre-start.py"), "requirements": ("pip-requirements.txt",)}
+            return {
+                field: path
+                for field, names in found.items()
+                if (path := next((p for name in names if os.path.isfile(p := os.path.join(here, name))), ""))
+            }
+    return {}
 
 
 def rank_table(boot: str, env: Mapping[str, str]) -> str:

@@ -284,3 +284,44 @@ def test_the_example(container: Path, node: str, ranks: list[str]) -> None:
         assert f"RANK_ID={rank}\n" in said and "RANK_SIZE=3\n" in said and "fitted y = 2." in said
         assert (mount / "workspace" / f"device{index}" / "model.json").is_file()
     assert len(list(mount.rglob("model.json"))) == len(ranks)
+
+
+def test_what_lies_beside_the_boot_file_is_used(container: Path) -> None:
+    """ma-pre-start.sh changes the environment of the ranks, pip-requirements.txt is installed before; both by name."""
+    complete(container)
+    code = container / "demo-code"
+    (code / "package").mkdir(parents=True)
+    (code / "train.py").write_text("import os, beside; print(os.environ['GLOG_v'], beside.WORD)\n")
+    (code / "ma-pre-start.sh").write_text('echo "[ma-pre-start] Set ENV"\nexport GLOG_v=2\n')
+    (code / "package" / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        '[project]\nname = "beside"\nversion = "1"\n[tool.hatch.build.targets.wheel]\ninclude = ["beside.py"]\n'
+    )
+    (code / "package" / "beside.py").write_text("WORD = 'installed'\n")
+    wheel = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(code)]
+    subprocess.run([sys.executable, "-m", "pip", *wheel, str(code / "package")], timeout=100, check=True)
+    (package,) = code.glob("*.whl")
+    (code / "pip-requirements.txt").write_text(f"{package}\n")
+    done = run(container, "--no-label", "-q", "--", sys.executable, str(code / "train.py"))
+    assert (done.returncode, done.stdout) == (0, "2 installed\n" * 3), done.stderr
+    (log,) = (container / "mount" / "log").glob("*-muster-*.log")
+    said = log.read_text()
+    assert f"{code}/ma-pre-start.sh" in said and f"{code}/pip-requirements.txt" in said and "Set ENV" in said
+
+
+def test_what_lies_beside_the_boot_file_may_be_left_alone(container: Path) -> None:
+    complete(container)
+    code = container / "demo-code"
+    code.mkdir()
+    (code / "train.py").write_text("import os; print(os.environ.get('GLOG_v'), os.environ.get('MINE'))\n")
+    (code / "ma-pre-start.py").write_text("import os; os.environ['GLOG_v'] = '3'\n")
+    (container / "mine.sh").write_text("export MINE=1\n")
+    words = ("--no-label", "-q")
+    command = ("--", sys.executable, "-u", str(code / "train.py"))
+    assert run(container, *words, *command).stdout == "3 None\n" * 3
+    assert run(container, *words, "--no-boot-files", *command).stdout == "None None\n" * 3
+    assert run(container, *words, "--pre-start", str(container / "mine.sh"), *command).stdout == "None 1\n" * 3
+    # Elsewhere than on the platform such a name means nothing.
+    elsewhere: dict[str, str | None] = dict.fromkeys(("MA_VJ_NAME", "MA_MOUNT_PATH", "RANK_TABLE_FILE"))
+    done = run(container, *words, "--standalone", "--skip-check", *command, MA_CURRENT_INSTANCE_NAME=None, **elsewhere)
+    assert done.stdout == "None None\n"
