@@ -60,7 +60,9 @@ class Run:
                     of_us = str(self.folder) in words
                     if not of_us and who == "ranks":
                         of_us = f"TMPDIR={self.folder}\0".encode() in (entry / "environ").read_bytes()
-                    if of_us and marks[who] in words:
+                    # A rank leads its session. What its shell has forked looks the same until it executes something.
+                    leads = who != "ranks" or os.getsid(int(entry.name)) == int(entry.name)
+                    if of_us and leads and marks[who] in words:
                         found.append(int(entry.name))
         return found
 

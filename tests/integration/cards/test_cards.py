@@ -285,7 +285,7 @@ def test_a_lost_card_refuses_jobs_and_enters_the_verdict(daemon: Daemon, cards: 
     assert reason == "NODE_UNHEALTHY" and "card 3" in message and "GPU_LOST" in message
     assert 3 not in devices(start(daemon, "true", count=6))
     # The fault of a card is not that of a job on another.
-    os.kill(daemon.get("other").ranks[0].pid, signal.SIGABRT)
+    os.kill(daemon.rank_pid("other"), signal.SIGABRT)
     assert daemon.wait("other").verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
     assert other.job_id == "other"
     assert daemon.cli("start", "--cards", "3,", "--", "true").returncode == 5
@@ -615,7 +615,7 @@ def test_a_restart_without_one_of_its_cards_is_left_to_another_node(daemon: Daem
     daemon.start()
     eventually((daemon.root.state / "jobs/j/cards.json").exists)
     assert [card.index for card in node(daemon).cards] == list(range(7)), "5 is another card now"
-    os.kill(daemon.get("j").ranks[0].pid, signal.SIGKILL)
+    os.kill(daemon.rank_pid("j"), signal.SIGKILL)
     ended = daemon.wait("j")
     assert ended.state == job_pb2.JOB_STATE_FAILED and ended.verdict.exit_code == 137
     assert f"the driver no longer lists card 5 ({gone}): attempt 1 was not started" in ended.verdict.summary

@@ -134,7 +134,7 @@ def test_a_process_that_dropped_its_mark(daemon: Daemon) -> None:
     stray = daemon.root.job("job").workspace / "device0" / "stray"
     eventually(lambda: stray.exists() and stray.read_text().endswith("\n"))
     pid = int(stray.read_text())
-    rank = int(daemon.get("job").ranks[0].pid)
+    rank = daemon.rank_pid("job")
     folder(daemon.root.job("job").journal)
     daemon.kill()
     os.kill(lock.holder(daemon.root.job("job").lock), signal.SIGKILL)
