@@ -22,8 +22,8 @@ JOBS, LOG_BYTES = 20, 32 << 20
 VARIABLE = "MUSTER_RUNS"
 #: A run that nobody finished to write after so many seconds is left over.
 _UNFINISHED_S = 3600.0
-#: Of a job's folder: what its ranks have made, and the environment that its pre_start has left.
-_LEFT_OUT = ("workspace", "packages", "exports")
+#: What the ranks have made, the environment that a pre_start has left, and notifications that were not delivered.
+_LEFT_OUT = ("workspace", "packages", "exports", "notify.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,10 @@ def keep(root: Root, *, logs_stay: bool, succeeded: bool) -> KeptRun | None:
     try:
         new.mkdir(0o700)
         _copy(_files(root.state), root.state, new / "state")
-        # The environment has the caller's secrets: its values do not outlive the run.
+        # The environment has the caller's secrets: its values do not outlive the run. And whoever shows the run must
+        # post nothing.
         hidden = {f.name: f.hide(getattr(spec, f.name)) for f in FIELDS.values() if f.hide and getattr(spec, f.name)}
+        hidden |= {"notify_webhook": "", "notify_events": (), "notify_secret": ""}
         JobPaths(new / "state" / "jobs" / entry.name).spec.write_text(replace(spec, **hidden).to_json(), "utf-8")
         with contextlib.suppress(FileNotFoundError):
             shutil.copy2(root.state.parent / "musterd.log", new)

@@ -6,7 +6,9 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -182,6 +184,32 @@ def test_records_that_somebody_damaged(place: Place) -> None:
     done = place.muster("status", "x")
     assert done.returncode == 125 and "muster: the daemon of this job exited" in done.stderr, done
     assert not list(place.tmp.iterdir())
+
+
+@pytest.mark.slow
+def test_who_shows_a_run_posts_nothing(place: Place) -> None:
+    """Not even what its own daemon could not deliver; and where it would have gone is a secret."""
+    posted = []
+
+    class Refuses(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(self.path)
+            self.send_response(503)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/hook?token=letmein"
+        assert place.run("x", "exit 3", "--notify-webhook", url).returncode == 3
+        assert posted
+        posted.clear()
+        assert "exited with code 3" in place.muster("why", "x").stdout
+        assert place.muster("status", "x").returncode == 0
+        server.shutdown()
+    assert not posted
+    assert not [p for p in place.kept("x").rglob("*") if p.is_file() and b"letmein" in p.read_bytes()]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
