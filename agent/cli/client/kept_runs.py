@@ -107,8 +107,8 @@ def keep(root: Root, *, logs_stay: bool, succeeded: bool) -> KeptRun | None:
     try:
         new.mkdir(0o700)
         _copy(_files(root.state), root.state, new / "state")
-        # The environment has the caller's secrets: its values do not outlive the run. And whoever shows the run must
-        # post nothing.
+        # The environment has the caller's secrets: its values do not outlive the run. And a daemon that shows the run
+        # must post nothing.
         hidden = {f.name: f.hide(getattr(spec, f.name)) for f in FIELDS.values() if f.hide and getattr(spec, f.name)}
         hidden |= {"notify_webhook": "", "notify_events": (), "notify_secret": ""}
         JobPaths(new / "state" / "jobs" / entry.name).spec.write_text(replace(spec, **hidden).to_json(), "utf-8")
