@@ -246,7 +246,7 @@ def address_options(command: F) -> F:
     # click lists options in the reverse order of this list: what is put before all others comes last in the help.
     mine: list[click.Parameter] = []
     others = getattr(command, "__click_params__", [])
-    command.__click_params__ = mine  # type: ignore[attr-defined]
+    command.__click_params__ = mine  # type: ignore[attr-defined]  # click's own
     for name, text in reversed(_TLS.items()):
         option = f"--{name.replace('_', '-')}"
         text = f"{text}  [env: MUSTER_{name.upper()}]"

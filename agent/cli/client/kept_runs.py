@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ JOBS, LOG_BYTES = 20, 32 << 20
 VARIABLE = "MUSTER_RUNS"
 #: A run that nobody finished to write after so many seconds is left over.
 _UNFINISHED_S = 3600.0
-#: What the ranks have made, the environment that a pre_start has left, and notifications that were not delivered.
+#: Of the state: what the ranks have made, the environment that a pre_start has left, undelivered notifications.
 _LEFT_OUT = ("workspace", "packages", "exports", "notify.json")
 
 
@@ -70,7 +70,7 @@ def folder() -> Path | None:
 def find(job_id: str) -> KeptRun | None:
     """The run of this job on this node, or else the one on another that was kept last."""
     runs = folder()
-    if runs is None or job_id != os.path.basename(job_id) or job_id.startswith("."):
+    if runs is None or not job_id or job_id != os.path.basename(job_id) or job_id.startswith("."):
         return None
     here = socket.gethostname()
     try:
@@ -106,7 +106,7 @@ def keep(root: Root, *, logs_stay: bool, succeeded: bool) -> KeptRun | None:
     new = runs / f".{entry.name}-{socket.gethostname()}-{os.getpid()}.new"
     try:
         new.mkdir(0o700)
-        _copy(_files(root.state), root.state, new / "state")
+        _copy(_files(root.state, _LEFT_OUT), root.state, new / "state")
         # The environment has the caller's secrets: its values do not outlive the run. And a daemon that shows the run
         # must post nothing.
         hidden = {f.name: f.hide(getattr(spec, f.name)) for f in FIELDS.values() if f.hide and getattr(spec, f.name)}
@@ -115,7 +115,7 @@ def keep(root: Root, *, logs_stay: bool, succeeded: bool) -> KeptRun | None:
         with contextlib.suppress(FileNotFoundError):
             shutil.copy2(root.state.parent / "musterd.log", new)
         mine = list(_logs_of(root.log, entry.name if logs_stay else ""))
-        if sum(path.stat().st_size for path in mine) <= LOG_BYTES // max(1, spec.node_count):
+        if sum(path.lstat().st_size for path in mine) <= LOG_BYTES // max(1, spec.node_count):
             _copy(mine, root.log, new / "log")
         elif logs_stay or not succeeded:
             (new / "log").symlink_to(root.log.resolve(), target_is_directory=True)
@@ -135,16 +135,17 @@ def _copy(files: Iterable[Path], beginning: Path, into: Path) -> None:
     for path in files:
         to = into / path.relative_to(beginning)
         to.parent.mkdir(0o700, parents=True, exist_ok=True)
-        shutil.copy2(path, to)
+        shutil.copy2(path, to, follow_symlinks=False)
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """The regular files below it, but for what is left out."""
+def _files(folder: Path, left_out: Collection[str] = ()) -> Iterator[Path]:
+    """The files and links below it, but for these names. Of the logs nothing is left out: they are removed then."""
     for within, names, files in os.walk(folder):
-        names[:] = [name for name in names if name not in _LEFT_OUT]
-        for name in files:
+        links = [name for name in names if Path(within, name).is_symlink()]
+        names[:] = [name for name in names if name not in left_out]
+        for name in files + links:
             path = Path(within, name)
-            if name not in _LEFT_OUT and path.is_file() and not path.is_symlink():
+            if name not in left_out and (path.is_symlink() or path.is_file()):
                 yield path
 
 

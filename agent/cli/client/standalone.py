@@ -233,10 +233,11 @@ def bring_back(past: KeptRun) -> Iterator[Address]:
         own.wait_ready()
         yield own.address
     finally:
+        if own is not None:
+            own.close()
         os.close(write_end)
         os.close(read_end)
         if own is not None:
-            own.close()
             _end(own.process, 0.0, interrupts)
             _wait_nursery(Root.under(root))
         shutil.rmtree(root, ignore_errors=True)

@@ -41,7 +41,7 @@ def fill(draft: Draft, env: Mapping[str, str]) -> None:
     elif "VK_TASK_INDEX" in env and "WORLD_SIZE" in env:
         _fill(draft, env, "WORLD_SIZE", "RANK", "MASTER_")
     per_node = env.get("PET_NPROC_PER_NODE", "")
-    if per_node and not draft.written.keys() & {*HOW_MANY, "boot"}:
+    if per_node and not draft.written.keys() & {*HOW_MANY, "rank_table"}:
         _processes(draft, per_node)
 
 

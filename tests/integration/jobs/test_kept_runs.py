@@ -120,6 +120,31 @@ def test_logs_in_a_folder_of_the_users_stay_there(place: Place, short_tmp: Path)
     assert place.muster("logs", "x").stdout == "hello\n"
 
 
+def test_what_the_job_put_among_its_logs_is_kept_whole(place: Place) -> None:
+    """Whatever it is called: the folder where it lay is removed."""
+    script = 'd=$(ls -d "$TMPDIR"/muster-*/log); mkdir "$d/packages"; echo mine >"$d/packages/exports"; '
+    assert place.run(
+        "x", script + 'ln -s exports "$d/packages/latest"; ln -s packages "$d/workspace"; exit 1'
+    ).returncode
+    log = place.kept("x") / "log"
+    assert not list(place.tmp.iterdir())
+    assert (log / "packages" / "exports").read_text() == "mine\n"
+    assert os.readlink(log / "packages" / "latest") == "exports" and os.readlink(log / "workspace") == "packages"
+
+
+def test_in_a_pod_the_verdict_is_the_message_of_the_container(place: Place, short_tmp: Path) -> None:
+    message = short_tmp / "message"
+    message.write_text("of an earlier container, which was longer than what comes now" * 100)
+    env = {"MUSTER_TERMINATION_LOG": str(message)}
+    place.run("x", "echo ModuleNotFoundError: No module named x >&2; exit 3", **env)
+    cause, verdict, advice = message.read_text().splitlines()
+    assert cause and verdict == "job x FAILED: rank 0 (device 0) exited with code 3" and advice.startswith("FAIL: ")
+    place.run("y", "true", "--cards", "2", **env)
+    assert message.read_text() == "2 cards: this node has no cards"
+    message.unlink()
+    assert place.run("z", "exit 3", **env).returncode == 3 and not message.exists(), "the kubelet makes it"
+
+
 @pytest.mark.parametrize(("code", "kept"), [(0, False), (1, True)])
 def test_large_logs_are_not_copied(place: Place, code: int, kept: bool) -> None:
     done = place.run("x", f"head -c 40000000 /dev/zero | tr '\\0' x; echo end; exit {code}", "-q")

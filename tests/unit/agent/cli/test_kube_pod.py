@@ -97,7 +97,12 @@ def test_what_somebody_says_wins() -> None:
     said = {"nodes": ("a", "b"), "node_rank": 1, "card_indices": (0, 1), "job_id": "mine"}
     assert filled(PYTORCHJOB, **said) == {}
     assert filled(PYTORCHJOB, master_port=5)["master_addr"] == "train-master-0"
-    assert filled(PYTORCHJOB, rank_table="/t", ranks=1).keys() == {"job_id"}
+    assert filled(PYTORCHJOB, rank_table="/t").keys() == {"job_id"}
+    assert filled(PYTORCHJOB, boot="torchrun").keys() >= {"node_rank", "node_count", "master_addr"}
+
+
+def test_a_launcher_gets_the_number_of_processes_too(cards: bool) -> None:
+    assert filled(PYTORCHJOB, boot="torchrun")["card_count" if cards else "ranks"] == 8
 
 
 def test_one_pod_is_a_job_on_one_node() -> None:
