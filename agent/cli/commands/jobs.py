@@ -217,6 +217,7 @@ def _watch(connection: "DaemonConnection", ended_too: bool, labels: dict[str, st
                 jobs = list(list_jobs(connection, ended_too, labels))
                 if not (live or ended_too):
                     jobs += _ended(connection, labels, known.keys() - {job.job_id for job in jobs}, newest)
+                    jobs = list({job.job_id: job for job in jobs}.values())  # one may have ended between the two looks
                 patience = Patience()
             except (CallFailed, NoDaemon) as failure:
                 if patience is None:  # there was nothing yet: say so at once
