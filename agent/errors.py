@@ -378,3 +378,33 @@ class NotKnown(MusterError):
 
     def __init__(self, who: str) -> None:
         super().__init__(f"{who} has no role: name it in operators or readers of [tls] in the daemon's configuration")
+
+
+class NotTheirs(MusterError):
+    """Raised when a caller may reach only its own jobs, and asks for more."""
+
+    code = "PERMISSION_DENIED"
+    reason = "NOT_YOUR_JOB"
+
+
+class IdentityNeeded(MusterError):
+    """Raised when a caller may reach only its own jobs, and does not show who it is."""
+
+    code = "UNAUTHENTICATED"
+    reason = "IDENTITY_NEEDED"
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"musterd serves users their own jobs only (own_jobs_only in [access]), and {where} does not say which "
+            "user it is: send a token of identity.sock, beside that socket, as muster-token"
+        )
+
+
+class TokenRefused(MusterError):
+    """Raised when a token says nothing of its bearer any more."""
+
+    code = "UNAUTHENTICATED"
+    reason = "TOKEN_REFUSED"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the token of this call is refused: {why}; get a new one from identity.sock")

@@ -193,6 +193,11 @@ class Root:
         return self.run / "reader.sock"
 
     @property
+    def identity_socket(self) -> Path:
+        """Gives a process the token that says who it is; see agent/api/identity.py."""
+        return self.run / "identity.sock"
+
+    @property
     def audit_log(self) -> Path:
         """Who changed what, a JSON object a line; see agent/api/audit.py."""
         return self.log / "audit.log"

@@ -1,17 +1,23 @@
 """Authorization: the only module that finds and checks the role of a call.
 
 A unix socket has a role, and the mode of its file decides who may connect. Over TCP, the configuration maps the names
-in the client's certificate to a role. Every method that is not in LOOKS needs the operator role.
+in the client's certificate to a role. Every method that is not in LOOKS needs the operator role. Whose jobs a caller
+may reach: own_jobs.py. Which user it is: on a unix socket the token of identity.py says it.
 """
 
 import contextlib
 import enum
+import os
 import time
 from collections.abc import Callable, Collection
+from contextvars import ContextVar
 from typing import Any
 
-from muster.agent.api import certificate
-from muster.agent.errors import NotAllowed, NotKnown
+from muster.agent.api import certificate, own_jobs
+from muster.agent.api.identity import HEADER, PeerProcess, Tokens
+from muster.agent.api.own_jobs import EVERYTHING, Reach
+from muster.agent.config.access_settings import AccessTable
+from muster.agent.errors import IdentityNeeded, MusterError, NotAllowed, NotKnown, TokenRefused
 from muster.probes.kernel.dataclass import dataclass
 
 
@@ -48,12 +54,26 @@ _PUBLIC = ("/grpc.health.v1.", "/grpc.reflection.")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls. `role`: None if the configuration gives none. `name`: for people, a socket or a certificate.
-    `client`: the certificate's name, which tells clients apart; empty on a unix socket."""
+    """Who calls. `role`: None if the configuration gives none. `name`: for people: a process, socket or certificate.
+    `client`: the certificate or the user, which tells clients apart; empty: it cannot be told, or may do all that the
+    daemon may. `peer`: the process at the other end of a unix socket, if it showed a token. `reach`: whose jobs it may
+    reach. `refused`: why it may call nothing."""
 
     role: Role | None
     name: str
     client: str = ""
+    peer: PeerProcess | None = None
+    reach: Reach = EVERYTHING
+    refused: MusterError | None = None
+
+
+#: Who makes the present call. Handlers can be called without a boundary, as by tests.
+PRESENT: ContextVar[Caller] = ContextVar("caller", default=Caller(Role.OPERATOR, "nobody"))  # noqa: B039  # frozen
+
+
+def reach() -> Reach:
+    """Whose jobs the present caller may reach."""
+    return PRESENT.get().reach
 
 
 def is_look(method: str) -> bool:
@@ -62,20 +82,43 @@ def is_look(method: str) -> bool:
 
 
 def check(method: str, caller: Caller) -> None:
-    """Raises NotKnown if the caller has no role, NotAllowed if the role does not suffice."""
+    """Raises NotKnown if the caller has no role, NotAllowed if the role does not suffice, NotTheirs if the call is for
+    those who reach all jobs, IdentityNeeded or TokenRefused if it is not known who calls."""
     if caller.role is None:
         raise NotKnown(caller.name)
+    if method.startswith(_PUBLIC):
+        return
+    if caller.refused is not None and not (isinstance(caller.refused, IdentityNeeded) and own_jobs.is_of_node(method)):
+        raise caller.refused
     if caller.role is not Role.OPERATOR and not is_look(method):
         raise NotAllowed(method.rpartition(".")[2], caller.name)
+    own_jobs.check(caller.reach, method)
 
 
-def of_socket(role: Role, path: object) -> Callable[[Any], Caller]:
-    """Finds the caller of a unix socket: the same for every connection."""
-    caller = Caller(role, f"a client of {path}")
-    return lambda _context: caller
+def of_socket(role: Role, path: object, tokens: Tokens, table: Callable[[], AccessTable]) -> Callable[[Any], Caller]:
+    """Finds the caller of a unix socket by its token. Without one, or with a bad one, all that is known of it is the
+    socket."""
+
+    def find(context: Any) -> Caller:
+        access = table()
+        token = _metadata(context, HEADER)
+        name = f"a client of {path}"
+        if not token:
+            return Caller(role, name, refused=IdentityNeeded(name) if access.own_jobs_only else None)
+        try:
+            peer = tokens.peer(token)
+        except TokenRefused as error:
+            return Caller(role, name, refused=error)
+        mine = peer.uid in (0, os.geteuid())
+        reach = own_jobs.of_user(access, peer.uid, peer.user, mine=mine)
+        return Caller(role, f"{peer} by {path}", "" if mine else f"user {peer.user}", peer, reach)
+
+    return find
 
 
-def of_certificate(names: Callable[[], tuple[Collection[str], Collection[str]]]) -> Callable[[Any], Caller]:
+def of_certificate(
+    names: Callable[[], tuple[Collection[str], Collection[str]]], table: Callable[[], AccessTable] = AccessTable
+) -> Callable[[Any], Caller]:
     """Finds the caller by its verified certificate. `names` returns the names of operators and of readers.
 
     Each call checks the certificate's expiry again: a connection may outlive it, and TLS does not verify a resumed
@@ -91,7 +134,9 @@ def of_certificate(names: Callable[[], tuple[Collection[str], Collection[str]]])
         for role, known in ((Role.OPERATOR, operators), (Role.READER, readers)):
             for name in found:
                 if name in known:
-                    return Caller(role, f"certificate {name} from {context.peer()}", f"certificate {name}")
+                    reach = own_jobs.of_certificate(table(), name)
+                    client = f"certificate {name}"
+                    return Caller(role, f"{client} from {context.peer()}", client, reach=reach)
         return Caller(None, f"certificate {found[0] if found else 'without a name'} from {context.peer()}")
 
     return find
@@ -119,8 +164,26 @@ def _presented(context: Any) -> bytes:
 def claimed(context: Any) -> str:
     """The name that a client claims in the metadata `muster-caller`, cut to 128 printable characters; empty if absent.
     It is not an identity: any client that may open the socket may claim any name."""
+    text = _metadata(context, "muster-caller")
+    return "".join(char for char in text if char.isprintable())[:_MAX_CLAIM].strip()
+
+
+def named(context: Any) -> str:
+    """Who calls, for journal and events: the user or the certificate, and the name that the client claims beside it."""
+    says, peer = claimed(context), PRESENT.get().peer
+    if peer is not None:
+        # The command `muster` claims what the token shows.
+        if says in ("", f"{peer.user} (muster, pid {peer.pid})"):
+            return str(peer)
+        return peer.beside(says)
+    if names := certified(context):
+        return f"{says} (certificate {names[0]})" if says else f"certificate {names[0]}"
+    return says or "a client of the unix socket"
+
+
+def _metadata(context: Any, wanted: str) -> str:
+    """An entry of the call's metadata; empty if absent."""
     for key, value in context.invocation_metadata() or ():
-        if key == "muster-caller":
-            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-            return "".join(char for char in text if char.isprintable())[:_MAX_CLAIM].strip()
+        if key == wanted:
+            return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return ""

@@ -33,7 +33,7 @@ class Audit:
     writing works again, a line in the file gives the number of missing lines."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         #: Lines that could not be written, ever.
         self.lost = 0
         #: A sentence for an operator while the file cannot be written.
@@ -54,7 +54,7 @@ class Audit:
     def _append(self, data: bytes, **line: Any) -> None:
         with self._one:
             try:
-                folder = trust.open_logs(self._path.parent)
+                folder = trust.open_logs(self.path.parent)
                 try:
                     self._append_to(folder, self._gap() + data)
                 finally:
@@ -64,7 +64,7 @@ class Audit:
                     self._untold, self._since = self._untold + 1, self._since or time.time()
                     self.lost += 1
                 # The fault may be a link or folder on the path.
-                at = os.path.join(self._path.parent, error.filename or self._path.name)
+                at = os.path.join(self.path.parent, error.filename or self.path.name)
                 if data or not self.trouble:
                     _log.error("audit.unwritten", path=at, error=error.strerror, **line)
                 self.trouble = f"cannot write {at}: {explain(OSError(error.errno, error.strerror))}; "
@@ -86,7 +86,7 @@ class Audit:
 
     def _append_to(self, folder: int, data: bytes) -> None:
         """Appends all of `data` or nothing. Raises OSError."""
-        name = self._path.name
+        name = self.path.name
         fd, _ = trust.open_log(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, folder=folder)
         try:
             written = os.write(fd, data)
@@ -106,7 +106,10 @@ class Call:
         """`claimed`: the name that the client claims."""
         self.method = method
         self._audit = audit
-        self._who = {"who": caller.name, "says": claimed, "role": caller.role.value if caller.role else None}
+        self._who: dict[str, Any] = {"who": caller.name}
+        if caller.peer is not None:
+            self._who |= {"uid": caller.peer.uid, "gid": caller.peer.gid, "pid": caller.peer.pid}
+        self._who |= {"says": claimed, "role": caller.role.value if caller.role else None}
         self._about = _named(request)
         _present.set(self)
 

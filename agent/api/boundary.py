@@ -10,7 +10,7 @@ It is an interceptor, so no handler can forget it. What it sees to (each was met
 * An ExceptionGroup is looked into, so that a task group in a handler does not turn a clear error into UNKNOWN.
 * Bytes that are no message are INVALID_ARGUMENT.
 * A generator is iterated here and written with `context.write`: grpc would finalise it in another task.
-* Whether the caller may do that is judged here, and what was done is written into the audit log.
+* Whether the caller may do that, to this job, is judged here, and what was done is written into the audit log.
 * Each call that looks or streams has a slot (slots.py) for as long as it lasts.
 * When the daemon ends, calls that wait are ended with UNAVAILABLE instead of a cut connection.
 """
@@ -31,12 +31,13 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc import aio
 from grpc_status import rpc_status
 
-from muster.agent.api import access
+from muster.agent.api import access, own_jobs
 from muster.agent.api.access import Caller, Role
 from muster.agent.api.audit import Audit, Call
 from muster.agent.api.slots import HeldSlot, Slots, kind_of
 from muster.agent.errors import InvalidRequest, MusterError, ShuttingDown
 from muster.agent.host.turns import PARTY, Party
+from muster.agent.jobs.registry import Registry
 from muster.supervisors.model.spec import Violation
 
 if TYPE_CHECKING:  # generic in their stubs only
@@ -84,9 +85,11 @@ def status(error: MusterError) -> status_pb2.Status:
 class Boundary(aio.ServerInterceptor):
     """Wraps every handler of a server, and can end the running calls."""
 
-    def __init__(self, identify: Callable[[Any], Caller], audit: Audit, slots: Slots) -> None:
-        """`identify` returns the caller for a call's context; `slots` are the slots of the server's listener."""
+    def __init__(self, identify: Callable[[Any], Caller], audit: Audit, slots: Slots, registry: Registry) -> None:
+        """`identify` returns the caller for a call's context; `slots` are the slots of the server's listener;
+        `registry` says whose a job is."""
         self._identify = identify
+        self._registry = registry
         self._audit = audit
         self._slots = slots
         self._calls: dict[anyio.CancelScope, bool] = {}
@@ -130,10 +133,12 @@ class Boundary(aio.ServerInterceptor):
         async def guarded(request: Any, context: "_Context") -> Any:
             caller = self._identify(context)
             call = Call(self._audit, method, caller, access.claimed(context), request)
+            access.PRESENT.set(caller)
             try:
                 access.check(method, caller)
                 if isinstance(request, InvalidRequest):
                     raise request
+                await own_jobs.check_job(caller.reach, method, getattr(request, "job_id", ""), self._registry)
                 held = self._slot(method, caller, context)
                 with (
                     held.handling() if held is not None else contextlib.nullcontext(),
@@ -217,7 +222,7 @@ def _reading(deserialize: Callable[[bytes], Any] | None, streams: bool) -> Calla
 
 
 def _note(call: Call, answer: str) -> None:
-    """Audits calls that act. Read-only calls are audited only if the caller's role forbids them."""
+    """Audits calls that act. Read-only calls are audited only if the caller may not make them."""
     if not access.is_look(call.method) or answer == "PERMISSION_DENIED":
         call.write(answer)
 

@@ -66,7 +66,7 @@ class OwnLogs:
     def tell(self) -> None:
         """Reports the result of the last check."""
         action = EXPLANATIONS[Code.DAEMON_DEGRADED].action
-        for path, text in ((self._root.audit_log, self._audit.trouble), (self._root.nursery_log, self._nursery)):
+        for path, text in ((self._audit.path, self._audit.trouble), (self._root.nursery_log, self._nursery)):
             if text:
                 reason = text.removeprefix(f"{path}: ")
                 code = Code.DAEMON_DEGRADED
@@ -75,7 +75,7 @@ class OwnLogs:
         if lost > self._told and now - self._told_at >= EVENT_S:
             what = (
                 self._audit.trouble
-                or f"{self._root.audit_log}: lines of the audit log were lost; the daemon writes it again"
+                or f"{self._audit.path}: lines of the audit log were lost; the daemon writes it again"
             )
             attributes = {"lines": str(lost - self._told), "total": str(lost)}
             self._events.append([(None, Event(time.time(), "node.audit_lost", message=what, attributes=attributes))])

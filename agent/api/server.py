@@ -15,7 +15,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from muster.agent.api import access
+from muster.agent.api import access, identity
 from muster.agent.api.access import Caller, Role
 from muster.agent.api.boundary import Boundary
 from muster.agent.api.services import ServerContext
@@ -107,18 +107,23 @@ async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     services = _Services(context, health_servicer)
 
+    tokens = identity.Tokens()
+
+    def of_socket(role: Role, path: Path) -> Callable[[Any], Caller]:
+        return access.of_socket(role, path, tokens, lambda: context.config().access)
+
     def made(identify: Callable[[Any], Caller], slots: Slots, operators: bool = False) -> tuple[aio.Server, Boundary]:
-        boundary = Boundary(identify, context.audit, slots)
+        boundary = Boundary(identify, context.audit, slots, context.registry)
         server = aio.server(interceptors=[boundary], options=_options(config.limits, operators))
         services.add_to(server)
         return server, boundary
 
     slots = context.slots.add("operators", root.socket)
-    listeners = [made(access.of_socket(Role.OPERATOR, root.socket), slots, operators=True)]
+    listeners = [made(of_socket(Role.OPERATOR, root.socket), slots, operators=True)]
     _bind(listeners[0][0], root.socket, config.socket.mode, config.socket.group, SocketTable().group)
     if config.socket.reader:
         slots = context.slots.add("readers", root.reader_socket)
-        listeners.append(made(access.of_socket(Role.READER, root.reader_socket), slots))
+        listeners.append(made(of_socket(Role.READER, root.reader_socket), slots))
         _bind(
             listeners[1][0],
             root.reader_socket,
@@ -128,22 +133,27 @@ async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio
         )
     if context.tls is not None:
         slots = context.slots.add("tls", config.tls.listen, shared=True)
-        listeners.append(made(access.of_certificate(lambda: _names(context.config().tls)), slots))
+        of_certificate = access.of_certificate(lambda: _names(context.config().tls), lambda: context.config().access)
+        listeners.append(made(of_certificate, slots))
         _bind_tls(listeners[-1][0], config.tls.listen, context.tls)
-    try:
-        for server, _ in listeners:
-            await server.start()
-        task_status.started()
-        _log.info("serving", socket=str(root.socket), tls=config.tls.listen or None)
-        await context.stopping.wait()
-    finally:
-        with anyio.CancelScope(shield=True):
-            # Bounded: a client that watches the health and does not read would block this.
-            with anyio.move_on_after(GRACE_S):
-                await health_servicer.enter_graceful_shutdown()
-            async with anyio.create_task_group() as tasks:
-                for server, boundary in listeners:
-                    tasks.start_soon(_end, server, boundary)
+    async with anyio.create_task_group() as tokens_task:
+        # Before the sockets of the calls: who may call finds out who it is.
+        await tokens_task.start(identity.serve, root.identity_socket, tokens)
+        try:
+            for server, _ in listeners:
+                await server.start()
+            task_status.started()
+            _log.info("serving", socket=str(root.socket), tls=config.tls.listen or None)
+            await context.stopping.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                # Bounded: a client that watches the health and does not read would block this.
+                with anyio.move_on_after(GRACE_S):
+                    await health_servicer.enter_graceful_shutdown()
+                async with anyio.create_task_group() as tasks:
+                    for server, boundary in listeners:
+                        tasks.start_soon(_end, server, boundary)
+            tokens_task.cancel_scope.cancel()
 
 
 class _Health(health.aio.HealthServicer):

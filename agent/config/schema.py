@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, Literal, cast, get_type_hints
 
 from muster.agent.config import rules
+from muster.agent.config.access_settings import AccessTable
 from muster.probes.active.active_settings import ActiveSettings
 from muster.probes.cards.driver import DriverSettings
 from muster.probes.cards.sampler import SamplerSettings
@@ -91,8 +92,8 @@ class LimitsTable(Settings):
     )
     client_percent: int = setting(
         50,
-        "Share of the slots of each kind that one client may have. A client is a certificate: on unix sockets musterd "
-        "cannot tell clients apart.",
+        "Share of the slots of each kind that one client may have. A client is a certificate, or on a unix socket a "
+        "user of the node other than root and musterd's own, if it sends its token.",
         least=1,
         most=100,
     )
@@ -446,6 +447,7 @@ class Config:
     metrics: MetricsTable = MetricsTable()
     notify: NotifyTable = NotifyTable()
     why: WhyTable = WhyTable()
+    access: AccessTable = AccessTable()
     socket: SocketTable = SocketTable()
     tls: TlsTable = TlsTable()
 

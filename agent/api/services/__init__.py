@@ -6,11 +6,10 @@ that several services send; `node_log_service` is the part of LogService that re
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from muster.agent.api import access
+from muster.agent.api import access, own_jobs
 from muster.agent.api.audit import Audit
 from muster.agent.api.slots import Listeners
 from muster.agent.api.tls import Credentials
@@ -29,9 +28,6 @@ from muster.agent.telemetry.sampling import Telemetry
 from muster.probes.cards.driver import Driver
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.paths import Root
-
-if TYPE_CHECKING:
-    from grpc import aio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +53,15 @@ class ServerContext:
     started_at: float
     stopping: anyio.Event
 
+    def reaches(self, job_id: str) -> bool:
+        """Whether the present caller may reach a job, as far as jobs are in memory (`own_jobs.user_of`)."""
+        reach = access.reach()
+        return reach.is_everything or reach.covers(own_jobs.user_of(self.registry, job_id))
+
     async def readable(self, job_id: str) -> Entry:
-        """A job whose records can be trusted. Raises JobNotFound, JournalUnreadable."""
+        """A job whose records can be trusted. Raises JobNotFound, JournalUnreadable, NotTheirs."""
+        await own_jobs.check_job(access.reach(), "", job_id, self.registry)
         entry = await self.registry.get(job_id)
         if entry.damaged:
             raise JournalUnreadable(job_id, entry.damaged)
         return entry
-
-
-def caller(context: "aio.ServicerContext[Any, Any]") -> str:
-    """Who calls, for journal and events: the name in the certificate, if there is one, and what the client says."""
-    says, names = access.claimed(context), access.certified(context)
-    if names:
-        return f"{says} (certificate {names[0]})" if says else f"certificate {names[0]}"
-    return says or "a client of the unix socket"

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from muster.agent.api import access
 from muster.agent.api.services import ServerContext
 from muster.agent.host import turns
 from muster.agent.messages import convert
@@ -24,6 +25,7 @@ class EventService(event_pb2_grpc.EventServiceServicer):
 
     def __init__(self, context: ServerContext, bookmark_s: float = BOOKMARK_S) -> None:
         """`bookmark_s`: seconds of silence after which a bookmark is sent."""
+        self._server = context
         self._events = context.events
         self._bookmark_s = bookmark_s
 
@@ -31,6 +33,8 @@ class EventService(event_pb2_grpc.EventServiceServicer):
         self, request: event_pb2.WatchRequest, context: "_Context"
     ) -> None:
         """See event.proto. Raises CursorTooOld, InvalidRequest."""
+        if not access.reach().is_everything:
+            await self._server.registry.ended.indexed.wait()  # from here on it is known whose each job is
         cursor: str | None = request.cursor or None
         if cursor is None and not request.from_oldest:
             cursor = self._events.newest_cursor()
@@ -42,7 +46,8 @@ class EventService(event_pb2_grpc.EventServiceServicer):
             async with turns.sending():
                 batch = await self._events.read(cursor, _PAGE)
                 for event, cursor in batch:
-                    if not request.job_id or event.job_id == request.job_id:
+                    asked = not request.job_id or event.job_id == request.job_id
+                    if asked and (not event.job_id or self._server.reaches(event.job_id)):
                         await context.write(event_pb2.WatchResponse(event=convert.event_to(event), cursor=cursor))
                         quiet_since = anyio.current_time()
             if batch:

@@ -11,9 +11,9 @@ import anyio
 import structlog
 
 from muster.agent import protobuf_times
-from muster.agent.api import audit, exec_order
+from muster.agent.api import access, audit, exec_order
 from muster.agent.api.exec_relay import Relay, exited_message, first_request
-from muster.agent.api.services import ServerContext, caller
+from muster.agent.api.services import ServerContext
 from muster.agent.errors import (
     InvalidRequest,
     MusterError,
@@ -79,7 +79,7 @@ class ExecService(ExecServiceServicer):
             }
             told, body = None, b""
         else:
-            entry, by = await self._server.readable(first.start.job_id), caller(context)
+            entry, by = await self._server.readable(first.start.job_id), access.named(context)
             body = exec_order.start(first.start, entry, self._server.config().exec, by)
             order = {"op": "exec", "size": len(body)}
             told = _SessionFacts(first.start.argv[0], by, first.start.tty)
@@ -105,7 +105,7 @@ class ExecService(ExecServiceServicer):
 
     async def RunCommand(self, request: exec_pb2.RunCommandRequest, context: "_Unary") -> exec_pb2.RunCommandResponse:
         """See exec.proto. Raises what Exec raises."""
-        entry, by = await self._server.readable(request.job_id), caller(context)
+        entry, by = await self._server.readable(request.job_id), access.named(context)
         body, limit = exec_order.command(request, entry, self._server.config().exec, by)
         most = request.output_limit if request.HasField("output_limit") else _OUTPUT_LIMIT
         async with self._session(entry, {"op": "exec", "size": len(body)}, body) as link:
@@ -135,7 +135,8 @@ class ExecService(ExecServiceServicer):
 
             async with anyio.create_task_group() as tasks:
                 for entry in self._server.registry.live():
-                    if entry.job.supervisor_pid and not entry.damaged:
+                    mine = access.reach().covers(entry.spec.user)
+                    if mine and entry.job.supervisor_pid and not entry.damaged:
                         tasks.start_soon(ask, entry)
         found.sort(key=lambda one: (one.started_at.ToNanoseconds(), one.session_id))
         return exec_pb2.ListSessionsResponse(sessions=found)

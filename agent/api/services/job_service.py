@@ -15,8 +15,9 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from muster.agent import protobuf_times, threads
+from muster.agent.api import access, own_jobs
 from muster.agent.api.job_messages import JobMessages
-from muster.agent.api.services import ServerContext, caller
+from muster.agent.api.services import ServerContext
 from muster.agent.errors import InvalidRequest, JournalUnreadable, SupervisorUnreachable
 from muster.agent.hang import job_stacks
 from muster.agent.jobs.ended.ended_row import Ended
@@ -62,11 +63,11 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         self._messages = JobMessages(context.root)
 
     async def Start(self, request: job_pb2.StartRequest, context: "_Context") -> job_pb2.StartResponse:
-        """See job.proto. Raises InvalidRequest and what Registry.start raises."""
+        """See job.proto. Raises InvalidRequest, NotTheirs and what Registry.start raises."""
         if not request.HasField("spec"):
             raise InvalidRequest([Violation("spec", "is not set: give the spec of a job")])
-        spec = convert.spec_from(request.spec)
-        entry, existed = await self._server.registry.start(spec, caller(context))
+        spec = own_jobs.as_themselves(access.reach(), convert.spec_from(request.spec))
+        entry, existed = await self._server.registry.start(spec, access.named(context))
         return job_pb2.StartResponse(job=self._message(entry), already_existed=existed)
 
     async def Get(self, request: job_pb2.GetRequest, context: "_Context") -> job_pb2.GetResponse:
@@ -106,14 +107,15 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         return response
 
     async def _jobs(self, states: set[str]) -> Iterable[Entry | Ended]:
-        """Those that may be in one of these states (none: all), newest first."""
-        registry = self._server.registry
-        live: list[Entry | Ended] = [*registry.live()]
+        """Those that may be in one of these states (none: all) and that the caller may reach, newest first."""
+        registry, reach = self._server.registry, access.reach()
+        live: list[Entry | Ended] = [job for job in registry.live() if reach.covers(job.spec.user)]
         if states and not any(State(state).final for state in states):
-            return sorted([*live, *registry.damaged.entries()], key=lambda job: job.key, reverse=True)
+            damaged = (job for job in registry.damaged.entries() if reach.covers(job.spec.user))
+            return sorted([*live, *damaged], key=lambda job: job.key, reverse=True)
         await registry.ended.indexed.wait()
         known = {job.job_id for job in live}
-        ended = (row for row in registry.ended.rows() if row.job_id not in known)
+        ended = (row for row in registry.ended.rows() if row.job_id not in known and reach.covers(row.user))
         return heapq.merge(live, ended, key=lambda job: job.key, reverse=True)
 
     async def _messages_of(
@@ -156,7 +158,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             )
         began = anyio.current_time()
         registry = self._server.registry
-        by = caller(context)
+        by = access.named(context)
         entry = await registry.get(request.job_id)
         if not entry.damaged:
             # The order itself is not subject to the caller's timeout: one of 0 means "stop it and do not wait".

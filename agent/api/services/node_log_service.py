@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from muster.agent import protobuf_times
+from muster.agent.api import access
 from muster.agent.api.services import ServerContext
 from muster.agent.errors import JobNotFound
 from muster.agent.host import turns
@@ -58,7 +59,9 @@ class NodeReading:
         self._events: EventLines | None = None
         if request.events:
             since, until = self._span.since, self._span.until
-            self._events = EventLines(server.events, "", request.event_cursor, since=since, until=until)
+            self._events = EventLines(
+                server.events, "", request.event_cursor, since=since, until=until, reaches=server.reaches
+            )
         #: Where the reader is in a file, once it has had something of it.
         self._at: dict[tuple[_Key, int], int] = {}
         for place in request.positions:
@@ -137,12 +140,13 @@ class NodeReading:
         """Jobs that have not ended, then those that have, the newest first."""
         since = (self._span.since or 0) / 1e9
         registry = self._server.registry
-        live = [job for job in registry.live() if not job.damaged]
+        reach = access.reach()
+        live = [job for job in registry.live() if not job.damaged and reach.covers(job.spec.user)]
         known = {job.job_id for job in live}
         ended = (
             row
             for row in registry.ended.rows()
-            if not row.damaged and row.ended_at >= since and row.job_id not in known
+            if not row.damaged and row.ended_at >= since and row.job_id not in known and reach.covers(row.user)
         )
         jobs: Iterator[Entry | Ended] = itertools.chain(live, ended)
         return (job for job in jobs if _key(job) not in self._done)

@@ -5,7 +5,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from muster.agent import __version__, protobuf_times, threads
-from muster.agent.api.services import ServerContext, caller
+from muster.agent.api import access
+from muster.agent.api.services import ServerContext
 from muster.agent.api.services.card_message import cards_of
 from muster.agent.api.services.condition_message import condition_message, drain_message
 from muster.agent.errors import InvalidRequest
@@ -47,12 +48,12 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             raise InvalidRequest(
                 [Violation("reason", f"has {len(reason)} characters: at most {MAX_REASON} are allowed")]
             )
-        await self._server.health.set_drain(reason, caller(context))
+        await self._server.health.set_drain(reason, access.named(context))
         return node_pb2.DrainResponse(node=await self._node())
 
     async def Undrain(self, request: node_pb2.UndrainRequest, context: "_Context") -> node_pb2.UndrainResponse:
         """See node.proto."""
-        await self._server.health.undrain(caller(context))
+        await self._server.health.undrain(access.named(context))
         return node_pb2.UndrainResponse(node=await self._node())
 
     async def AcceptCards(
@@ -63,7 +64,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             raise InvalidRequest([Violation("cards", "name the cards, or set `all`, not both")])
         if len(request.cards) > MAX_CARDS:
             raise InvalidRequest([Violation("cards", f"{len(request.cards)} cards: at most {MAX_CARDS} are allowed")])
-        done = await self._server.health.accept(list(request.cards), caller(context))
+        done = await self._server.health.accept(list(request.cards), access.named(context))
         accepted = [
             node_pb2.AcceptedCard(code=code, device=plain(device), reason=plain(reason))
             for code, device, reason in done

@@ -3,7 +3,8 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from muster.agent.api.services import ServerContext, caller
+from muster.agent.api import access
+from muster.agent.api.services import ServerContext
 from muster.agent.api.services.condition_message import condition_message, result_message
 from muster.agent.errors import InvalidRequest
 from muster.agent.messages.spec_message import duration
@@ -87,7 +88,7 @@ class ProbeService(probe_pb2_grpc.ProbeServiceServicer):
         self, request: probe_pb2.ClearConditionsRequest, context: "_Context"
     ) -> probe_pb2.ClearConditionsResponse:
         """See probe.proto. Raises InvalidRequest, ConditionNotFound, NoRoom."""
-        gone = await self._server.health.clear(request.code, request.device, caller(context))
+        gone = await self._server.health.clear(request.code, request.device, access.named(context))
         return probe_pb2.ClearConditionsResponse(conditions=[condition_message(condition) for condition in gone])
 
     async def InjectCondition(
@@ -95,7 +96,7 @@ class ProbeService(probe_pb2_grpc.ProbeServiceServicer):
     ) -> probe_pb2.InjectConditionResponse:
         """See probe.proto. Raises InvalidRequest, NoRoom."""
         card = request.card if request.HasField("card") else None
-        made = await self._server.health.inject(request.code, card, request.reason, caller(context))
+        made = await self._server.health.inject(request.code, card, request.reason, access.named(context))
         return probe_pb2.InjectConditionResponse(condition=condition_message(made))
 
     async def ReportResults(
@@ -107,7 +108,7 @@ class ProbeService(probe_pb2_grpc.ProbeServiceServicer):
             raise InvalidRequest([Violation("results", many)])
         shown = self._server.driver.view.cards
         results = [_reported(result, shown) for result in request.results]
-        there = await self._server.health.report(results, caller(context))
+        there = await self._server.health.report(results, access.named(context))
         return probe_pb2.ReportResultsResponse(conditions=[condition_message(condition) for condition in there])
 
 

@@ -8,6 +8,7 @@ import anyio
 from google.protobuf.duration_pb2 import Duration
 
 from muster.agent import protobuf_times
+from muster.agent.api import access
 from muster.agent.api.services import ServerContext
 from muster.agent.api.services.card_message import cards_of
 from muster.agent.errors import InvalidRequest
@@ -69,7 +70,8 @@ class TelemetryService(TelemetryServiceServicer):
             samples = [await self._telemetry.job(entry)]
             cards = [card for card in cards if card.job_id == request.job_id]
         else:
-            samples = self._telemetry.jobs()
+            reach = access.reach()
+            samples = [sample for sample in self._telemetry.jobs() if reach.covers(sample.entry.spec.user)]
         answer = telemetry_pb2.GetTelemetryResponse(
             at=protobuf_times.timestamp(time.time()), cards=cards, jobs=[self._job(sample) for sample in samples]
         )

@@ -23,7 +23,8 @@ with late_import.noted("asyncio", "grpc.aio", "google.protobuf.internal.python_m
     from google.protobuf.duration_pb2 import Duration
 
 from muster.agent.cli.client.address import Address
-from muster.agent.cli.client.slot_wait import SAY_S, SlotWait
+from muster.agent.cli.client.own_token import OwnToken
+from muster.agent.cli.client.slot_wait import SAY_S, TOKEN_REFUSED, SlotWait
 from muster.agent.cli.exits import BadSpec, CallFailed, CommandFailed, Exit, NoDaemon, Why
 from muster.agent.cli.printing import note
 from muster.probes.kernel.backoff import Backoff
@@ -72,8 +73,13 @@ class DaemonConnection:
         self.quiet = False
         #: Whether the listener was full when that was looked at last.
         self._waits = False
-        #: What each call says of who makes it.
-        self.metadata = (("muster-caller", _caller()),)
+        self._claim = (("muster-caller", _caller()),)
+        self._token = OwnToken(address.path)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What a call says of who makes it. Blocks for up to a second, where the daemon does not answer."""
+        return (*self._claim, *self._token.metadata())
 
     # Made when they are asked for: every command would pay for the import, and few need them.
 
@@ -174,6 +180,8 @@ class DaemonConnection:
         status = error.code().name
         known = client.failure(error)
         reason = "" if known.reason == status else known.reason
+        if reason == TOKEN_REFUSED:
+            self._token.drop()
         if status == "INVALID_ARGUMENT" and known.violations:
             from muster.supervisors.model.spec import Violation
 

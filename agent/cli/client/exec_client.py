@@ -141,6 +141,8 @@ class ExecClient:
             self._call = None
             if failed is not None:  # may look at the listener for seconds, in which Ctrl-C must not wait
                 failure = await _apart(partial(self._connection.failure, failed, None))
+            if slot.renews(failure):
+                continue
             if not self._id:
                 if not slot.helps(failure):
                     raise self._not_begun(failure)
@@ -169,7 +171,8 @@ class ExecClient:
         pause = Backoff(0.05, 1.0)
         until = anyio.current_time() + OPEN_S
         while True:
-            call: _Call = stub.Exec(metadata=self._connection.metadata)
+            metadata = await _apart(lambda: self._connection.metadata)
+            call: _Call = stub.Exec(metadata=metadata)
             try:
                 await call.write(self._request())
             except grpc.RpcError as error:

@@ -1,4 +1,5 @@
-"""What a command does when the daemon has no slot for its call (agent/api/slots.py): it says so, waits and goes on."""
+"""What a command does when the daemon has no slot for its call (agent/api/slots.py): it says so, waits and goes on; and
+when it refuses the token: it gets another one."""
 
 import random
 import time
@@ -11,6 +12,8 @@ from muster.agent.text import span
 #: Seconds of waiting after which a command says so, and until it says so again.
 SAY_S = 1.0
 SAY_AGAIN_S = 60.0
+#: The reason of a call whose token is too old, or of a daemon before this one.
+TOKEN_REFUSED = "TOKEN_REFUSED"
 
 
 class SlotWait:
@@ -22,7 +25,13 @@ class SlotWait:
         self._say = say
         self._began: float | None = None
         self._say_at = 0.0
-        self._said = False
+        self._said = self._renewed = False
+
+    def renews(self, failure: CommandFailed) -> bool:
+        """Whether the call failed only because its token was refused, which a new one mends: the next try has it."""
+        refused = isinstance(failure, CallFailed) and failure.reason == TOKEN_REFUSED
+        first, self._renewed = refused and not self._renewed, self._renewed or refused
+        return first
 
     @staticmethod
     def helps(failure: CommandFailed) -> bool:
@@ -33,6 +42,8 @@ class SlotWait:
 
     def wait_or_raise(self, failure: CommandFailed) -> None:
         """Pauses, for another try; raises `failure` where it has another reason, or the time is over. Blocks."""
+        if self.renews(failure):
+            return
         if not isinstance(failure, CallFailed) or not self.helps(failure):
             raise failure
         now = time.monotonic()
@@ -56,4 +67,4 @@ class SlotWait:
         """The call has its slot."""
         if self._said and self._began is not None:
             self._say(f"got a slot after {span(time.monotonic() - self._began)}")
-        self._began, self._said = None, False
+        self._began, self._said, self._renewed = None, False, False

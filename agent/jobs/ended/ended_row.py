@@ -1,6 +1,7 @@
 """The index entry of an ended job: the part of it that stays in memory."""
 
 import functools
+import sys
 from collections.abc import Sequence
 from typing import Self
 
@@ -27,6 +28,8 @@ class Ended:
     damaged: str = ""
     #: Whether the program of the setting `logs.upload` has taken all its log files.
     uploaded: bool = False
+    #: The user that its spec names; empty: none, and where the spec is not known.
+    user: str = ""
 
     @property
     def key(self) -> tuple[float, str]:
@@ -44,7 +47,9 @@ class Ended:
         job = entry.job
         ranks = None if entry.damaged else numbers_of([rank.rank for rank in job.ranks])
         folders = folders_of(entry.job_id, entry.spec)
-        return cls(entry.job_id, job.accepted_at, job.ended_at, job.state, job.node_rank, ranks, folders, entry.damaged)
+        user = "" if entry.damaged else sys.intern(entry.spec.user)
+        row = (entry.job_id, job.accepted_at, job.ended_at, job.state, job.node_rank, ranks, folders)
+        return cls(*row, damaged=entry.damaged, user=user)
 
 
 def numbers_of(ranks: Sequence[int]) -> Sequence[int]:

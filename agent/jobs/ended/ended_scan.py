@@ -6,6 +6,7 @@ from three of its records. In any other case the caller reads the job completely
 """
 
 import os
+import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -105,8 +106,9 @@ def _summary(job_id: str, paths: JobPaths) -> Summary | None:
         state = State(last["state"])
         numbers = placed.get("numbers") or range(placed["first_rank"], placed["first_rank"] + len(placed["devices"]))
         cards = tuple(placed["cards"])
+        named = job_id, first["t"], last["t"], state
         row = Ended(
-            job_id, first["t"], last["t"], state, placed["node_rank"], numbers_of(numbers), folders_of(job_id, spec)
+            *named, placed["node_rank"], numbers_of(numbers), folders_of(job_id, spec), user=sys.intern(spec.user)
         )
         if not release.possible(cards, placed["card_kind"], first["boot"]):
             cards = ()

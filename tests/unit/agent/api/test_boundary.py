@@ -26,6 +26,7 @@ from muster.agent.api.audit import Audit
 from muster.agent.api.server import ServerContext
 from muster.agent.api.services import event_service
 from muster.agent.api.slots import Listeners
+from muster.agent.config.access_settings import AccessTable
 from muster.agent.config.schema import ExecTable, LimitsTable, SocketTable, TelemetryTable, TlsTable
 from muster.agent.events.event_store import Event
 from muster.agent.jobs.cards.leases import Lease
@@ -203,6 +204,7 @@ async def world():
         socket=SocketTable(),
         tls=TlsTable(),
         jobs=SimpleNamespace(grace_steps=(1.0,)),
+        access=AccessTable(),
         telemetry=TelemetryTable(),
     )
     registry: Any = FakeRegistry()
@@ -343,7 +345,8 @@ async def test_a_client_that_left_in_a_task_group_is_in_the_audit_log(tmp_path):
     path = tmp_path / "audit.log"
     config: Any = SimpleNamespace(limits=LimitsTable(), exec=ExecTable())
     slots = Listeners(lambda: config).add("operators", "socket")
-    guard = boundary.Boundary(lambda _: Caller(Role.OPERATOR, "socket"), Audit(path), slots)
+    registry: Any = FakeRegistry()
+    guard = boundary.Boundary(lambda _: Caller(Role.OPERATOR, "socket"), Audit(path), slots, registry)
     behaviour = raising(ExceptionGroup("", [aio.InternalError()]))
     guarded = guard.guard(lambda request, context: behaviour(), "/muster.v1.ExecService/Exec")
     with pytest.raises(asyncio.CancelledError):

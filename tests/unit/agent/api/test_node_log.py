@@ -103,7 +103,11 @@ class World:
         self.events = events
         limits = SimpleNamespace(max_followers=8)
         server: Any = SimpleNamespace(
-            registry=self.registry, root=self.root, events=events, config=lambda: SimpleNamespace(limits=limits)
+            registry=self.registry,
+            root=self.root,
+            events=events,
+            config=lambda: SimpleNamespace(limits=limits),
+            reaches=lambda _: True,
         )
         self.service: Any = service.LogService(server)
 

@@ -1,0 +1,150 @@
+"""Whose jobs a caller may reach, where users reach only their own (`own_jobs_only` in [access]).
+
+A job is its user's: the one that its spec names, as whom it runs. A job that names none runs as the daemon, and is
+reached by those only who may reach all.
+
+A call that is in no table here is for those who reach all jobs. A new call is therefore closed to all others.
+"""
+
+import resource
+from collections.abc import Mapping
+from dataclasses import replace
+
+from muster.agent.config.access_settings import AccessTable
+from muster.agent.errors import JobNotFound, NotTheirs
+from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.registry import Registry
+from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.launch import limits
+from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.model.spec_fields import PROCESS_LIMITS, UNLIMITED
+
+_PACKAGE = "/muster.v1."
+#: Calls about the job that they name, which must be the caller's.
+_NAMED = frozenset(
+    {
+        f"{_PACKAGE}ExecService/EndSession",
+        f"{_PACKAGE}ExecService/RunCommand",
+        f"{_PACKAGE}JobService/Delete",
+        f"{_PACKAGE}JobService/Get",
+        f"{_PACKAGE}JobService/GetReport",
+        f"{_PACKAGE}JobService/GetStacks",
+        f"{_PACKAGE}JobService/Stop",
+        f"{_PACKAGE}JobService/Wait",
+        f"{_PACKAGE}LogService/ReadLogs",
+        f"{_PACKAGE}TelemetryService/RecordTelemetry",
+    }
+)
+#: Calls that may name a job, which then must be the caller's, and whose handlers leave out what is not the caller's.
+_FILTERED = frozenset(
+    {
+        f"{_PACKAGE}EventService/Watch",
+        f"{_PACKAGE}ExecService/Exec",
+        f"{_PACKAGE}ExecService/ListSessions",
+        f"{_PACKAGE}JobService/List",
+        f"{_PACKAGE}JobService/Start",
+        f"{_PACKAGE}LogService/ReadNodeLogs",
+        f"{_PACKAGE}TelemetryService/GetHistory",
+        f"{_PACKAGE}TelemetryService/GetTelemetry",
+    }
+)
+#: Calls about the node, for everybody who may connect. They show which job holds a card, by its id.
+_OF_NODE = frozenset({f"{_PACKAGE}NodeService/GetNode", f"{_PACKAGE}ProbeService/ListChecks"})
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What one caller may reach. `users`: its names as jobs spell them; None: the jobs of everybody. `user`: as whom
+    its jobs run."""
+
+    users: frozenset[str] | None = None
+    user: str = ""
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing is left out."""
+        return self.users is None
+
+    def covers(self, user: str | None) -> bool:
+        """Whether it includes the jobs of a user, as their specs name it. None: of a job that is not known."""
+        return self.users is None or user in self.users
+
+
+EVERYTHING = Reach()
+
+
+def of_user(table: AccessTable, uid: int, user: str, *, mine: bool) -> Reach:
+    """The reach of a user of this node. `mine`: root, or the daemon's own."""
+    if not table.own_jobs_only or mine or user in table.admins or str(uid) in table.admins:
+        return EVERYTHING
+    return Reach(frozenset({user, str(uid)}), user)
+
+
+def of_certificate(table: AccessTable, name: str) -> Reach:
+    """The reach of a client with this name in its certificate."""
+    if not table.own_jobs_only or f"certificate:{name}" in table.admins:
+        return EVERYTHING
+    user = table.user_of(name)
+    return Reach(frozenset({user} if user else ()), user)
+
+
+def is_of_node(method: str) -> bool:
+    """Whether a call looks at the node, and so need not show who makes it."""
+    return method in _OF_NODE
+
+
+def check(reach: Reach, method: str) -> None:
+    """Raises NotTheirs for a call that only those may make who reach all jobs."""
+    if not reach.is_everything and method not in _NAMED | _FILTERED | _OF_NODE:
+        what = f"{method.rpartition('.')[2]} is for root and the admins of [access]"
+        raise NotTheirs(f"{what}: musterd serves users their own jobs only (own_jobs_only)")
+
+
+async def check_job(reach: Reach, method: str, job_id: str, registry: Registry) -> None:
+    """`job_id`: of the request; empty: it names none. Raises NotTheirs, and JobNotFound also where a call that must
+    name a job names none."""
+    if reach.is_everything or not (job_id or method in _NAMED):
+        return
+    if not job_id:
+        raise JobNotFound(job_id)
+    entry = await registry.get(job_id)
+    if not reach.covers(entry.spec.user):
+        owner = f"user {entry.spec.user}" if entry.spec.user else "the user of musterd"
+        raise NotTheirs(f"job {job_id} belongs to {owner}: musterd serves users their own jobs only (own_jobs_only)")
+
+
+def user_of(registry: Registry, job_id: str) -> str | None:
+    """The user that a job names, as far as that is in memory; None: it is not known. Ended jobs are in memory once they
+    are indexed (`registry.ended.indexed`)."""
+    job = registry.job(job_id)
+    if job is None:
+        return None
+    return job.spec.user if isinstance(job, Entry) else job.user
+
+
+def as_themselves(reach: Reach, spec: JobSpec) -> JobSpec:
+    """The spec of a job that a caller may start. It runs as its caller, with nothing that needs root. Raises
+    NotTheirs."""
+    if reach.is_everything:
+        return spec
+    if not reach.user:
+        raise NotTheirs("this certificate stands for no user: an admin names one in `certificates` of [access]")
+    if not reach.covers(spec.user or reach.user):
+        raise NotTheirs(f"user: {spec.user!r}: you start jobs as {reach.user} only (own_jobs_only in [access])")
+    if spec.nice < 0:
+        raise NotTheirs(f"nice: {spec.nice}: below 0 is for root and the admins of [access]")
+    allowed = _hard_limits()
+    for name, value in spec.limits.items():
+        most = allowed.get(name, UNLIMITED)
+        if most != UNLIMITED and (value == UNLIMITED or value > most):
+            asked = "unlimited" if value == UNLIMITED else f"{value:g}"
+            raise NotTheirs(
+                f"limits.{name}: {asked}: above {most}, the daemon's own, is for root and admins of [access]"
+            )
+    return replace(spec, user=spec.user or reach.user)
+
+
+def _hard_limits() -> Mapping[str, int]:
+    """The daemon's own, which no job of a user's may exceed."""
+    found = {name: resource.getrlimit(limits.RESOURCES[name])[1] for name in PROCESS_LIMITS}
+    return {name: UNLIMITED if most == resource.RLIM_INFINITY else most for name, most in found.items()}

@@ -1,0 +1,53 @@
+"""The token by which the daemon knows which user and process calls (agent/api/identity.py)."""
+
+import json
+import socket
+import time
+from pathlib import Path
+
+#: Seconds that the daemon has to answer: it needs less than a millisecond, and without a token a call still works.
+ANSWER_S = 1.0
+_MOST = 4096
+
+
+class OwnToken:
+    """This process' token for one daemon. It is asked for with the first call, and again before it is too old."""
+
+    def __init__(self, path: Path | None) -> None:
+        """`path`: the unix socket of the calls; None: over TCP a certificate says who calls."""
+        self._path = path.with_name("identity.sock") if path is not None else None
+        self._token = ""
+        self._until = 0.0
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """For a call; empty where there is no token: the daemon is of an earlier release, or too busy. Blocks for up to
+        ANSWER_S."""
+        if self._path is not None and time.monotonic() >= self._until:
+            self._token = ""
+            try:
+                told = json.loads(_answer(self._path))
+                # Half its life, so that it is good when it arrives.
+                self._token, self._until = str(told["token"]), time.monotonic() + float(told["expires_in_s"]) / 2
+            except (OSError, ValueError, KeyError, TypeError):
+                self._until = time.monotonic() + ANSWER_S
+        return (("muster-token", self._token),) if self._token else ()
+
+    def drop(self) -> None:
+        """The daemon refuses it: the next call gets another one."""
+        self._until = 0.0
+
+
+def _answer(path: Path) -> bytes:
+    """Raises OSError."""
+    end = time.monotonic() + ANSWER_S
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+        sock.settimeout(ANSWER_S)
+        sock.connect(str(path))
+        data = b""
+        while len(data) < _MOST and not data.endswith(b"\n"):
+            sock.settimeout(max(0.001, end - time.monotonic()))
+            part = sock.recv(_MOST)
+            if not part:
+                break
+            data += part
+    return data

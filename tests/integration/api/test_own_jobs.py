@@ -1,0 +1,372 @@
+"""Who is at the other end of a unix socket, and users who reach their own jobs only."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from muster import client
+from muster.v1 import (
+    event_pb2,
+    exec_pb2,
+    exec_pb2_grpc,
+    job_pb2,
+    job_pb2_grpc,
+    log_pb2,
+    node_pb2,
+    probe_pb2,
+    telemetry_pb2,
+)
+from tests.conftest import BIN, Daemon, eventually, let_through
+from tests.integration.api.test_access import METHODS, Listening, audit, listening, outcome, path_of
+
+__all__ = ["listening"]  # a fixture
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+#: Users without names, so that every machine has them.
+ALICE, BOB = 41_001, 41_002
+_ASK = """
+import os, socket, sys
+os.chdir(os.path.dirname(sys.argv[2]))  # on the way there may be folders of the tests' own
+os.setgroups([]), os.setgid(int(sys.argv[1])), os.setuid(int(sys.argv[1]))
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.connect(os.path.basename(sys.argv[2]))
+    print(os.getpid(), sock.makefile().read())
+"""
+
+
+class User:
+    """Calls as a user of the node does, by its token."""
+
+    def __init__(self, daemon: Daemon, uid: int) -> None:
+        command = [sys.executable, "-c", _ASK, str(uid), str(daemon.root.identity_socket)]
+        pid, _, text = subprocess.run(command, capture_output=True, text=True, check=True).stdout.partition(" ")
+        self.pid, self.told = int(pid), json.loads(text)
+        self.metadata: tuple[tuple[str, str], ...] = (("muster-token", self.told.get("token", "")),)
+        self.name = str(self.told.get("user", ""))
+
+    def __call__(self, method: Any, request: Any) -> Any:
+        return method(request, timeout=60, metadata=self.metadata)
+
+    def refused(self, method: Any, request: Any) -> str:
+        """The reason of a call that fails."""
+        with pytest.raises(grpc.RpcError) as error:
+            answer = self(method, request)
+            if not hasattr(answer, "DESCRIPTOR"):
+                list(answer)
+        return client.failure(error.value).reason
+
+
+@pytest.fixture
+def owned(make_daemon: Callable[..., Daemon]) -> Daemon:
+    daemon = make_daemon("[access]\nown_jobs_only = true\n")
+    let_through(daemon.folder)
+    return daemon
+
+
+@pytest.fixture
+def alice(owned: Daemon) -> User:
+    return User(owned, ALICE)
+
+
+@pytest.fixture
+def root(owned: Daemon) -> User:
+    return User(owned, 0)
+
+
+def spec(job_id: str, *command: str, **fields: Any) -> job_pb2.StartRequest:
+    return job_pb2.StartRequest(spec=job_pb2.JobSpec(job_id=job_id, command=command or ("sleep", "1000"), **fields))
+
+
+@pytest.fixture
+def jobs(owned: Daemon, alice: User, root: User) -> Iterator[None]:
+    root(owned.jobs.Start, spec("roots"))
+    root(owned.jobs.Start, spec("bobs", "sh", "-c", "echo secret; exec sleep 1000", user=str(BOB)))
+    alice(owned.jobs.Start, spec("alices", "sh", "-c", "echo mine; id -u; exec sleep 1000"))
+    for job in ("roots", "bobs", "alices"):
+        until_running(owned, root, job)
+    yield
+    root = User(owned, 0)  # the daemon may be another one by now
+    for job in ("roots", "bobs", "alices"):
+        root(owned.jobs.Stop, job_pb2.StopRequest(job_id=job, grace=Duration()))
+
+
+def until_running(daemon: Daemon, user: User, job: str) -> None:
+    eventually(lambda: state(daemon, user, job) == job_pb2.JOB_STATE_RUNNING, 60, f"{job} runs")
+
+
+def state(daemon: Daemon, user: User, job: str) -> "job_pb2.JobState.ValueType":
+    return user(daemon.jobs.Get, job_pb2.GetRequest(job_id=job)).job.state  # type: ignore[no-any-return]
+
+
+# --- who ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_names_the_user_and_the_process(daemon: Daemon) -> None:
+    alice = User(daemon, ALICE)
+    assert alice.told | {"token": ""} == {
+        "token": "",
+        "uid": ALICE,
+        "gid": ALICE,
+        "pid": alice.pid,
+        "user": str(ALICE),
+        "expires_in_s": 300.0,
+    }
+    daemon.run("sleep", "1000", job_id="x")
+    daemon.until_running("x")
+    stopped = alice(daemon.jobs.Stop, job_pb2.StopRequest(job_id="x"))
+    who = f"uid {ALICE}, pid {alice.pid}"
+    assert stopped.job.verdict.summary == f"stopped by {who}"
+    line = audit(daemon)[-1]
+    assert (line["who"], line["uid"], line["gid"], line["pid"]) == (
+        f"{who} by {daemon.root.socket}",
+        ALICE,
+        ALICE,
+        alice.pid,
+    )
+    [event] = [
+        answer.event
+        for answer in daemon.events.Watch(
+            event_pb2.WatchRequest(job_id="x", from_oldest=True, no_follow=True), timeout=60
+        )
+        if answer.event.kind == "job.stopping"
+    ]
+    assert who in event.message
+
+
+def test_what_a_client_claims_stands_beside_who_it_is(daemon: Daemon) -> None:
+    alice = User(daemon, ALICE)
+    alice.metadata += (("muster-caller", "root (muster, pid 1)"),)
+    daemon.run("sleep", "1000", job_id="x")
+    daemon.until_running("x")
+    stopped = alice(daemon.jobs.Stop, job_pb2.StopRequest(job_id="x"))
+    expected = f"stopped by root (muster, pid 1) (uid {ALICE}, pid {alice.pid})"
+    assert stopped.job.verdict.summary == expected
+
+
+def test_the_command_line_shows_its_token(daemon: Daemon) -> None:
+    daemon.run("sleep", "1000", job_id="x")
+    assert daemon.cli("stop", "x").returncode == 0
+    line = audit(daemon)[-1]
+    assert line["uid"] == 0 and line["says"] == f"root (muster, pid {line['pid']})"
+
+
+@pytest.mark.parametrize("token", ["x", "x.y", "é.y", "." * 100, "W10=.", "a" * 5000], ids=range(6))
+def test_a_token_that_is_none_is_refused_with_its_own_reason(daemon: Daemon, token: str) -> None:
+    user = User(daemon, 0)
+    user.metadata = (("muster-token", token.encode("ascii", "ignore").decode()),)
+    assert user.refused(daemon.jobs.List, job_pb2.ListRequest()) == "TOKEN_REFUSED"
+
+
+def test_a_token_changed_by_a_letter_is_refused(daemon: Daemon) -> None:
+    user = User(daemon, 0)
+    token = user.told["token"]
+    for at in (0, 10, len(token) - 1):
+        other = "A" if token[at] != "A" else "B"
+        user.metadata = (("muster-token", token[:at] + other + token[at + 1 :]),)
+        assert user.refused(daemon.jobs.List, job_pb2.ListRequest()) == "TOKEN_REFUSED"
+
+
+def test_a_token_ends_with_its_daemon_and_the_command_line_gets_another(daemon: Daemon) -> None:
+    user = User(daemon, 0)
+    daemon.run("sh", "-c", "echo here; exec sleep 1000", job_id="x")
+    daemon.until_running("x")
+    follower = subprocess.Popen(
+        [BIN / "muster", "logs", "-f", "x"],
+        env=os.environ | {"MUSTER_ROOT": str(daemon.folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert follower.stdout is not None and follower.stdout.readline() == b"here\n"
+        daemon.kill()
+        daemon.restart()
+        assert user.refused(daemon.jobs.List, job_pb2.ListRequest()) == "TOKEN_REFUSED"
+        daemon.stop("x", grace_s=0)
+        assert follower.wait(60) == 0, follower.stderr.read() if follower.stderr else ""
+    finally:
+        follower.kill()
+        follower.communicate()
+
+
+def test_who_connects_and_never_reads_keeps_nobody_from_a_token(daemon: Daemon) -> None:
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+    try:
+        for sock in silent:
+            sock.connect(str(daemon.root.identity_socket))
+        assert User(daemon, 0).told["uid"] == 0
+    finally:
+        for sock in silent:
+            sock.close()
+
+
+def test_a_user_of_another_user_namespace_gets_no_token(daemon: Daemon) -> None:
+    told = User(daemon, 65534).told
+    assert "token" not in told and "identifies nobody" in told["error"]
+
+
+# --- own jobs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_user_reaches_their_own_job_and_no_other(owned: Daemon, alice: User) -> None:
+    assert owned.channel is not None
+    execs = exec_pb2_grpc.ExecServiceStub(owned.channel)
+    run = exec_pb2.RunCommandRequest
+    assert state(owned, alice, "alices") == job_pb2.JOB_STATE_RUNNING
+    assert alice(execs.RunCommand, run(job_id="alices", argv=["id", "-u"])).stdout == f"{ALICE}\n".encode()
+    request = log_pb2.ReadLogsRequest(job_id="alices")
+    output = b"".join(answer.data for answer in alice(owned.logs.ReadLogs, request))
+    assert output == f"mine\n{ALICE}\n".encode()
+
+    def start(job: str) -> Iterator[exec_pb2.ExecRequest]:
+        return iter([exec_pb2.ExecRequest(start=exec_pb2.ExecStart(job_id=job, argv=["id"], detached=True))])
+
+    list(alice(execs.Exec, start("alices")))
+    for job in ("bobs", "roots"):
+        for method, asked in (
+            (owned.jobs.Get, job_pb2.GetRequest(job_id=job)),
+            (owned.jobs.Stop, job_pb2.StopRequest(job_id=job)),
+            (owned.jobs.Wait, job_pb2.WaitRequest(job_id=job)),
+            (owned.jobs.Delete, job_pb2.DeleteRequest(job_id=job, force=True)),
+            (owned.jobs.GetReport, job_pb2.GetReportRequest(job_id=job)),
+            (owned.jobs.GetStacks, job_pb2.GetStacksRequest(job_id=job)),
+            (owned.logs.ReadLogs, log_pb2.ReadLogsRequest(job_id=job)),
+            (owned.events.Watch, event_pb2.WatchRequest(job_id=job)),
+            (owned.telemetry.GetHistory, telemetry_pb2.GetHistoryRequest(job_id=job)),
+            (owned.telemetry.GetTelemetry, telemetry_pb2.GetTelemetryRequest(job_id=job)),
+            (owned.telemetry.RecordTelemetry, telemetry_pb2.RecordTelemetryRequest(job_id=job)),
+            (execs.RunCommand, run(job_id=job, argv=["id"])),
+            (execs.Exec, start(job)),
+            (execs.ListSessions, exec_pb2.ListSessionsRequest(job_id=job)),
+            (execs.EndSession, exec_pb2.EndSessionRequest(job_id=job, session_id="x")),
+        ):
+            assert alice.refused(method, asked) == "NOT_YOUR_JOB", (job, asked)
+    assert audit(owned)[-1]["answer"] == "PERMISSION_DENIED"
+
+
+@pytest.mark.usefixtures("jobs")
+def test_lists_leave_out_what_is_not_the_callers(owned: Daemon, alice: User, root: User) -> None:
+    def listed(user: User) -> set[str]:
+        found = {job.job_id for job in user(owned.jobs.List, job_pb2.ListRequest()).jobs}
+        running = job_pb2.ListRequest(states=[job_pb2.JOB_STATE_RUNNING])
+        assert {job.job_id for job in user(owned.jobs.List, running).jobs} <= found
+        return found
+
+    def told(user: User) -> set[str]:
+        request = event_pb2.WatchRequest(from_oldest=True, no_follow=True)
+        return {answer.event.job_id for answer in user(owned.events.Watch, request) if answer.event.job_id}
+
+    def printed(user: User) -> set[str]:
+        request = log_pb2.ReadNodeLogsRequest(events=True)
+        answers = list(user(owned.logs.ReadNodeLogs, request))
+        text = b"".join(answer.output.data for answer in answers).decode()
+        assert ("secret" in text) == (user is root)
+        return {answer.job_id for answer in answers if answer.job_id} | {
+            job for job in ("roots", "bobs", "alices") if f" {job} " in text
+        }
+
+    def used(user: User) -> set[str]:
+        return {job.job_id for job in user(owned.telemetry.GetTelemetry, telemetry_pb2.GetTelemetryRequest()).jobs}
+
+    for look in (listed, told, printed, used):
+        assert look(root) == {"roots", "bobs", "alices"}, look
+        assert look(alice) == {"alices"}, look
+    for job in ("roots", "bobs", "alices"):
+        root(owned.jobs.Stop, job_pb2.StopRequest(job_id=job, grace=Duration()))
+    owned.kill()
+    owned.restart()  # what has ended is read from disk
+    alice, root = User(owned, ALICE), User(owned, 0)
+    for look in (listed, told):
+        assert look(root) == {"roots", "bobs", "alices"}, look
+        assert look(alice) == {"alices"}, look
+
+
+@pytest.mark.slow
+def test_every_other_call_is_for_admins(owned: Daemon, alice: User) -> None:
+    """Also one that will be added."""
+    assert owned.channel is not None
+    channel = grpc.intercept_channel(owned.channel, _Token(alice.metadata))
+    free = {"GetNode", "ListChecks", "List", "Start", "Watch", "ReadNodeLogs", "ListSessions", "GetTelemetry", "Exec"}
+    named = {"Get", "Stop", "Wait", "Delete", "GetReport", "GetStacks", "ReadLogs", "RunCommand", "EndSession"}
+    for method in METHODS:
+        code, reason = outcome(channel, path_of(method))
+        if method.name in free | {"GetHistory"}:
+            assert reason in ("", "INVALID_REQUEST", "OK"), method.full_name
+        elif method.name in named | {"RecordTelemetry"}:
+            assert reason == "JOB_NOT_FOUND", method.full_name
+        else:
+            assert (code, reason) == ("PERMISSION_DENIED", "NOT_YOUR_JOB"), method.full_name
+
+
+class _Token(grpc.StreamStreamClientInterceptor):
+    def __init__(self, metadata: Any) -> None:
+        self._metadata = metadata
+
+    def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any:
+        return continuation(details._replace(metadata=self._metadata), requests)
+
+
+def test_users_start_jobs_as_themselves_only(owned: Daemon, alice: User) -> None:
+    answer = alice(owned.jobs.Start, spec("j", "true"))
+    assert answer.job.spec.user == str(ALICE)
+    assert alice(owned.jobs.Start, spec("j", "true")).already_existed
+    assert alice(owned.jobs.Start, spec("j", "true", user=str(ALICE))).already_existed
+    for fields in ({"user": "root"}, {"user": "0"}, {"user": str(BOB)}, {"nice": -5}):
+        assert alice.refused(owned.jobs.Start, spec("k", "true", **fields)) == "NOT_YOUR_JOB", fields
+    assert alice.refused(owned.jobs.Get, job_pb2.GetRequest(job_id="k")) == "JOB_NOT_FOUND"
+
+
+def test_a_certificate_stands_for_a_user(listening: Listening) -> None:
+    daemon = listening.daemon
+    let_through(daemon.folder)
+    table = f'certificates = ["{ALICE}.example={ALICE}"]\nadmins = ["certificate:scheduler.example"]\n'
+    names = f'operators = ["scheduler.example", "{ALICE}.example", "stranger.example"]\n'
+    daemon.config.write_text(f"{daemon.config.read_text()}[access]\nown_jobs_only = true\n{table}")
+    daemon.config.write_text(daemon.config.read_text().replace('operators = ["scheduler.example"]\n', names))
+    daemon.kill()
+    daemon.restart()
+
+    def start(name: str, job_id: str) -> str:
+        pair = listening.authority.pair(name)
+        with listening.channel(pair) as channel:
+            jobs = job_pb2_grpc.JobServiceStub(channel)
+            try:
+                return str(jobs.Start(spec(job_id, "sleep", "1000"), timeout=60).job.spec.user)
+            except grpc.RpcError as error:
+                return client.failure(error).reason
+
+    assert start("scheduler.example", "roots") == ""
+    assert start(f"{ALICE}.example", "alices") == str(ALICE)
+    assert start("stranger.example", "x") == "NOT_YOUR_JOB"
+    mine = listening.authority.pair(f"{ALICE}.example")
+    stopped = listening.cli(mine, "stop", "--grace", "0", "roots")
+    assert stopped.returncode == 5 and "job roots belongs to the user of musterd" in stopped.stderr
+    assert listening.cli(mine, "ps", "-q").stdout.split() == ["alices"]
+    for job in ("roots", "alices"):
+        User(daemon, 0)(daemon.jobs.Stop, job_pb2.StopRequest(job_id=job, grace=Duration()))
+
+
+def test_a_caller_who_shows_no_token_sees_the_node_alone(owned: Daemon) -> None:
+    nobody = User(owned, 0)
+    nobody.metadata = ()
+    assert nobody(owned.nodes.GetNode, node_pb2.GetNodeRequest()).node.hostname
+    assert nobody.refused(owned.jobs.List, job_pb2.ListRequest()) == "IDENTITY_NEEDED"
+    assert nobody.refused(owned.jobs.Start, spec("j")) == "IDENTITY_NEEDED"
+    assert nobody.refused(owned.probes.RunChecks, probe_pb2.RunChecksRequest()) == "IDENTITY_NEEDED"
+
+
+def test_admins_reach_all(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon(f'[access]\nown_jobs_only = true\nadmins = ["{BOB}"]\n')
+    alice, bob = User(daemon, ALICE), User(daemon, BOB)
+    alice(daemon.jobs.Start, spec("alices"))
+    bob(daemon.jobs.Stop, job_pb2.StopRequest(job_id="alices", grace=Duration()))
+    bob(daemon.nodes.Drain, node_pb2.DrainRequest(reason="a test"))
+    assert alice.refused(daemon.nodes.Undrain, node_pb2.UndrainRequest()) == "NOT_YOUR_JOB"
