@@ -109,7 +109,8 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
 
     # Jobs.
     registry = Registry(root, config, events, nursery, driver, leasing, health)
-    audit = Audit(root.audit_log)
+    # A daemon of one job has its log folder from who asked for it, for logs of the job alone.
+    audit = Audit(root.audit_log if owner_fd is None else root.state / root.audit_log.name)
     own_logs = OwnLogs(root, audit, events, health.found)
     registry.of_daemon = lambda: [*limits.trouble, *own_logs.trouble]
     registry.on_no_room = limits.refused

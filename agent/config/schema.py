@@ -159,9 +159,11 @@ class LogsTable(Settings):
         most=99,
     )
     compress: Literal["gzip", "off"] = setting("gzip", "How rotated segments are compressed.")
-    worker_log: Literal["off", "plain", "labelled"] = setting(
-        "off",
-        "Whether each job has one more file, with the lines of all ranks. `labelled`: with the rank in each line.",
+    worker_log: Literal["auto", "off", "plain", "labelled"] = setting(
+        "auto",
+        "Whether each job has one more file, with the lines of all ranks. `labelled`: with the rank in each line. "
+        "`auto`: `plain` for jobs with ModelArts' variables in their environment or `--boot command`, unless the "
+        "platform writes that file; other jobs have none.",
     )
     upload: tuple[str, ...] = rules.command(
         (),

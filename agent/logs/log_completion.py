@@ -76,7 +76,7 @@ class LogCompletion:
     async def _follow_jobs(self) -> None:
         while True:
             cursor = self._events.newest_cursor()
-            if self._style() != "off":
+            if self._setting() != "off":
                 self._write_workers([*self._registry.live(), *self._just_ended.values()])
                 self._just_ended.clear()
                 await self._resume_workers()
@@ -105,9 +105,10 @@ class LogCompletion:
     def _write_workers(self, entries: Iterable[Entry]) -> None:
         assert self._group is not None
         for entry in entries:
-            if _key(entry) not in self._written and not entry.damaged:
+            wanted = log_worker.style_of(self._setting(), entry.spec) != "off"
+            if wanted and _key(entry) not in self._written and not entry.damaged:
                 self._written.add(_key(entry))
-                worker = self._workers[entry.job_id] = WorkerLog(self._root, entry, self._style, self._threads)
+                worker = self._workers[entry.job_id] = WorkerLog(self._root, entry, self._setting, self._threads)
                 self._group.start_soon(self._write_worker, entry, worker, name=f"worker log {entry.job_id}")
 
     async def _resume_workers(self) -> None:
@@ -156,14 +157,14 @@ class LogCompletion:
                 self._written.discard(_key(entry))
         await self._offer()
 
-    def _style(self) -> str:
+    def _setting(self) -> str:
         return self._settings().logs.worker_log
 
     def complete(self, job: Entry | Ended) -> bool:
         """Whether the files of a job no longer grow."""
         if not job.state.final or job.job_id in self._workers:
             return False
-        if self._style() != "off" and (not self._resumed or job.job_id in self._just_ended):
+        if self._setting() != "off" and (not self._resumed or job.job_id in self._just_ended):
             return False
         return not (job.damaged and lock.holder(self._root.job(job.job_id).lock))
 

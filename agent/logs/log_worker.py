@@ -1,5 +1,5 @@
 """The worker log: one file per job and node with the lines of all its ranks and of the job's own log, as
-`muster logs JOB` shows them. ModelArts writes such a file; in muster a setting enables it.
+`muster logs JOB` shows them. ModelArts writes such a file; in muster a setting says which jobs have one (`style_of`).
 
 It contains each line of the ranks' files once, even if the daemon is killed: the offsets read from each rank and the
 length of the worker log are stored together, and a successor cuts the file to that length and continues from there. A
@@ -24,6 +24,8 @@ from muster.agent.logs import log_reading
 from muster.agent.logs.labels import LabelledLines
 from muster.agent.logs.log_reading import Chunk
 from muster.agent.logs.log_stream import files_of
+from muster.supervisors.launch.modes import modelarts
+from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output.job_output import set_aside
 from muster.supervisors.paths import Root
@@ -84,13 +86,20 @@ class _Saved(msgspec.Struct):
     done: bool = False
 
 
+def style_of(setting: str, spec: JobSpec) -> str:
+    """How a job's worker log is written, by worker_log of [logs]: "plain" or "labelled"; "off": it has none."""
+    if setting != "auto":
+        return setting
+    return "plain" if spec.boot == Boot.COMMAND or modelarts.in_container(spec.env) else "off"
+
+
 class WorkerLog:
     """Writes the worker log of one job. Belongs to one event loop; the disk is used in threads of `pool`."""
 
-    def __init__(self, root: Root, entry: Entry, style: Callable[[], str], pool: threads.Pool) -> None:
-        """`style` gives the present worker_log of [logs]."""
+    def __init__(self, root: Root, entry: Entry, setting: Callable[[], str], pool: threads.Pool) -> None:
+        """`setting` gives the present worker_log of [logs]."""
         self._entry = entry
-        self._style = style
+        self._setting = setting
         self._threads = pool
         self._path = root.worker_log(entry.job_id, entry.job.node_rank)
         self._root = root
@@ -110,7 +119,8 @@ class WorkerLog:
         while True:
             try:
                 if lines is None:
-                    saved = await self._threads.run(_begin, entry, self._path)
+                    mine = self._setting() != "auto"
+                    saved = await self._threads.run(_begin, entry, self._path, mine)
                     if saved is None or saved.done:
                         return True
                     self._size, lines = saved.size, RankLines(saved.offsets)
@@ -125,7 +135,7 @@ class WorkerLog:
         """From the position of `lines`. Raises OSError if the ranks' files cannot be read."""
         entry, files = self._entry, files_of(self._root, self._entry)
         merge = log_reading.Merge(files, {file.rank: lines.offsets.get(file.rank, 0) for file in files})
-        while (style := self._style()) != "off":
+        while (style := style_of(self._setting(), entry.spec)) != "off":
             labelled, ended, changed = style == "labelled", entry.job.state.final, entry.changed.count
             sizes = await log_reading.sizes_of(files)
             self.trouble, self._since = "", None
@@ -202,11 +212,15 @@ def unfinished(root: Root, rows: Iterable[Ended]) -> list[Ended]:
     return found
 
 
-def _begin(entry: Entry, path: Path) -> _Saved | None:
-    """The position to continue from; None if there is nothing to do. Raises OSError."""
+def _begin(entry: Entry, path: Path, mine: bool) -> _Saved | None:
+    """The position to continue from; None if there is nothing to do. `mine`: a file of this name that is not of this
+    job is set aside; else it is the platform's own, and stays. Raises OSError."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         return state_file.read(entry.paths.worker, _Saved)
     if entry.job.state.final and time.time() - entry.job.ended_at > RECENT_S:
+        return None
+    if not mine and path.exists():
+        _log.info("logs.worker_left", job=entry.job_id, path=str(path))
         return None
     set_aside([(path, path.with_suffix(".idx"))])
     _store(entry, _Saved(), path)  # before the first line: from here on the file is ours

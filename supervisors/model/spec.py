@@ -29,7 +29,8 @@ DEFAULT_REQUIREMENTS_S = 1800.0
 
 
 class Boot(enum.StrEnum):
-    """Who makes the ranks: muster itself, or a launcher that muster starts once per node; see boot.py."""
+    """Who makes the ranks: muster itself, or a launcher or the job's command, which muster starts once per node; see
+    boot.py."""
 
     RANKS = "ranks"
     TORCHRUN = "torchrun"
@@ -37,6 +38,7 @@ class Boot(enum.StrEnum):
     PYTORCH = "pytorch"
     TENSORFLOW = "tensorflow"
     MPI = "mpi"
+    COMMAND = "command"
 
 
 class OnHang(enum.StrEnum):
@@ -138,7 +140,7 @@ class JobSpec:
         most=MAX_GRACE_S, unset="15s in steps of 1, 2, 4 and 8s",
     )] = ()
     boot: Annotated[str, kind.Choice(
-        "MODE", "Who starts the ranks, muster (ranks) or a launcher: {allowed}.",
+        "MODE", "Who starts the ranks, muster (ranks), a launcher, or the command itself: {allowed}.",
         more="[boot-modes.md](../guides/boot-modes.md)", allowed=tuple(Boot),
         unset="ranks, or `MA_RUN_METHOD` of `env`",
     )] = Boot.RANKS.value

@@ -9,7 +9,7 @@ import click
 from muster.agent.cli.parameters import Parsed
 from muster.agent.cli.spec import spec_values
 from muster.agent.cli.spec.job_spec import Draft, read_file
-from muster.supervisors.model.spec import FIELDS
+from muster.supervisors.model.spec import FIELDS, Boot
 from muster.supervisors.model.spec_fields import Choice, Field, Flag
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def spec_options(command: F) -> F:
     """The options and the words of the command; the command gets one `draft` for all of them."""
 
     @functools.wraps(command)
-    def with_draft(*args: Any, file: str | None, words: tuple[str, ...], **others: Any) -> Any:
+    def with_draft(*args: Any, file: str | None, words: tuple[str, ...], per_node: bool, **others: Any) -> Any:
         options = Draft()
         if words:
             options.say(FIELDS["command"], words, "command")
@@ -66,6 +66,10 @@ def spec_options(command: F) -> F:
             value = others.pop(name)
             if value is not None and value != ():
                 options.say(field, dict(value) if isinstance(field.default, dict) else value, str(field.option))
+        if per_node:
+            if (mode := options.asked.boot) != Boot.COMMAND and "boot" in options.written:
+                raise click.UsageError(f"--per-node is --boot {Boot.COMMAND}, and --boot says {mode}: give one of them")
+            options.say(FIELDS["boot"], Boot.COMMAND.value, "--per-node")
         draft = read_file(file) if file is not None else Draft()
         draft.override(options)
         return command(*args, draft=draft, **others)
@@ -73,6 +77,11 @@ def spec_options(command: F) -> F:
     wrapped = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")(with_draft)
     for field in reversed(_OPTIONS.values()):
         wrapped = _option(field)(wrapped)
+    wrapped = click.option(
+        "--per-node",
+        is_flag=True,
+        help="Start the command once, for all cards, as a script that calls a launcher needs it: --boot command.",
+    )(wrapped)
     wrapped = click.option(
         "-f", "--file", "file", metavar="FILE", help="Read the spec from a TOML file (- is stdin); options override it."
     )(wrapped)

@@ -11,7 +11,8 @@ Errors. Every failed call has a gRPC status and, in the status details, a google
 
   INVALID_ARGUMENT     INVALID_REQUEST; google.rpc.BadRequest names each field, what it was and what is allowed
   NOT_FOUND            JOB_NOT_FOUND, SESSION_NOT_FOUND, CONDITION_NOT_FOUND, NOTHING_TO_ACCEPT
-  PERMISSION_DENIED    ROLE_NOT_ALLOWED, NO_ROLE
+  PERMISSION_DENIED    ROLE_NOT_ALLOWED, NO_ROLE, NOT_YOUR_JOB
+  UNAUTHENTICATED      IDENTITY_NEEDED, TOKEN_REFUSED: who calls is not known; docs/concepts/security.md
   ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec; metadata `fields` names what differs
   FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED, RANK_NOT_RUNNING; NODE_UNHEALTHY (the message names the
                        condition and the card), NODE_DRAINING
@@ -299,8 +300,8 @@ class JobSpec(_message.Message):
     """Do not run the pre-checks; recorded in the job. A CRITICAL condition of the node still refuses the job."""
     boot: _builtins.str
     """Who spawns the ranks: "ranks" (or empty; muster itself: one process per card, with the environment of torchrun), or a
-    launcher that muster starts on each node: "torchrun", "msrun", "pytorch", "tensorflow", "mpi". docs/guides/boot-modes.md
-    lists the arguments. If it is empty, `MA_RUN_METHOD` in `env` counts.
+    launcher that muster starts on each node: "torchrun", "msrun", "pytorch", "tensorflow", "mpi"; or the command itself, once
+    per node and with all its cards: "command". docs/guides/boot-modes.md lists the arguments. If it is empty, `MA_RUN_METHOD` in `env` counts.
     """
     rank_table: _builtins.str
     """Ascend's rank table (HCCL), template 1 or 2: the absolute path of a file, or of a folder with jobstart_hccl.json. The start

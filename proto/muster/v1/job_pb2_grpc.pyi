@@ -11,7 +11,8 @@ Errors. Every failed call has a gRPC status and, in the status details, a google
 
   INVALID_ARGUMENT     INVALID_REQUEST; google.rpc.BadRequest names each field, what it was and what is allowed
   NOT_FOUND            JOB_NOT_FOUND, SESSION_NOT_FOUND, CONDITION_NOT_FOUND, NOTHING_TO_ACCEPT
-  PERMISSION_DENIED    ROLE_NOT_ALLOWED, NO_ROLE
+  PERMISSION_DENIED    ROLE_NOT_ALLOWED, NO_ROLE, NOT_YOUR_JOB
+  UNAUTHENTICATED      IDENTITY_NEEDED, TOKEN_REFUSED: who calls is not known; docs/concepts/security.md
   ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec; metadata `fields` names what differs
   FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED, RANK_NOT_RUNNING; NODE_UNHEALTHY (the message names the
                        condition and the card), NODE_DRAINING

@@ -1,6 +1,6 @@
 """Boot modes: which processes muster starts on a node, and with which arguments.
 
-In mode "ranks" these are the ranks. In every other mode it is a launcher, or the boot file itself, that makes them.
+In mode "ranks" these are the ranks. In every other mode it is a launcher, or the job's own command, that makes them.
 Arguments, their order and the variables are those of ModelArts' preset images; docs/guides/boot-modes.md has them all.
 """
 
@@ -205,6 +205,12 @@ def _tensorflow(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[
     return found
 
 
+def _command(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
+    place = {"NODE_RANK": str(facts.node_rank), "NNODES": str(facts.node_count)}
+    own = {name: value for name, value in place.items() if name not in spec.env}
+    return [Process(_boot_file(spec.command, env), own, "launcher")]
+
+
 def _mpi(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
     # -I: neither PYTHON* variables nor the working folder are to change what runs here.
     program = (facts.python, "-I", "-m", "muster.supervisors.launch.mpi.mpi")
@@ -242,6 +248,7 @@ MODES: dict[Boot, Callable[[JobSpec, JobFacts, Mapping[str, str]], list[Process]
     Boot.PYTORCH: _pytorch,
     Boot.TENSORFLOW: _tensorflow,
     Boot.MPI: _mpi,
+    Boot.COMMAND: _command,
 }
 
 
@@ -365,6 +372,6 @@ def _wrong_variables(mode: str, node_count: int, env: Mapping[str, str]) -> list
     elif mode == Boot.TENSORFLOW and node_count > 1:
         hosts(_PS_HOSTS)
         hosts(_WORKER_HOSTS)
-    if mode in (Boot.PYTORCH, Boot.TENSORFLOW, Boot.MPI):
+    if mode in (Boot.PYTORCH, Boot.TENSORFLOW, Boot.MPI, Boot.COMMAND):
         words("MA_SCRIPT_INTERPRETER")
     return found

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -111,6 +112,71 @@ def test_a_launcher_that_is_not_installed(
     assert (job.state, job.verdict.exit_code) == (FAILED, 127)
     assert f"{program}: not found" in job.verdict.summary
     assert package in job.verdict.summary
+
+
+# --- command ----------------------------------------------------------------------------------------------------------
+
+#: As in the platform's guide for custom images: its variables alone say which node this is, and how many cards it has.
+TORCHRUN_SH = """
+MASTER_ADDR="${VC_WORKER_HOSTS%%,*}"
+NNODES="$MA_NUM_HOSTS"
+NODE_RANK="$VC_TASK_INDEX"
+NGPUS_PER_NODE="$MA_NUM_GPUS"
+CMD="python -m torch.distributed.run --nnodes=$NNODES --node_rank=$NODE_RANK --nproc_per_node=$NGPUS_PER_NODE \\
+    --rdzv_id=1234 --rdzv_backend=static --master_addr=$MASTER_ADDR --master_port=$PORT $SCRIPT --steps 3"
+echo $CMD
+$CMD
+"""
+
+
+def test_the_command_once_per_node_with_the_platforms_variables(daemon: Daemon, tmp_path: Path) -> None:
+    names = "MA_NUM_GPUS MA_NUM_HOSTS VC_TASK_INDEX VC_WORKER_NUM VC_WORKER_HOSTS NODE_RANK NNODES MASTER_ADDR"
+    main = script(tmp_path, f'for name in {names}; do echo "$name=${{!name}}"; done; exit 5\n', "main.sh")
+    fields: dict[str, Any] = {
+        "nodes": ["node-0", "node-1"],
+        "node_rank": 1,
+        "master_addr": "127.0.0.1",
+        "master_port": free_port(),
+    }
+    daemon.run("bash", main, job_id="once", boot="command", ranks=4, **fields)
+    job = daemon.wait("once")
+    assert (job.state, job.verdict.exit_code) == (FAILED, 5)
+    (only,) = job.ranks
+    assert only.role == "launcher"
+    assert said(daemon, job).splitlines() == [
+        "MA_NUM_GPUS=4",
+        "MA_NUM_HOSTS=2",
+        "VC_TASK_INDEX=1",
+        "VC_WORKER_NUM=2",
+        "VC_WORKER_HOSTS=node-0,node-1",
+        "NODE_RANK=1",
+        "NNODES=2",
+        "MASTER_ADDR=127.0.0.1",
+    ]
+    log = daemon.root.worker_log("once", 1)
+    eventually(lambda: log.exists() and b"MASTER_ADDR=127.0.0.1\n" in log.read_bytes(), 60, "the worker log has it all")
+
+
+def test_per_node_is_the_mode_command(tmp_path: Path) -> None:
+    run = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "--ranks", "3", "--per-node"]
+
+    def said_by(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([*run, *words], capture_output=True, text=True, timeout=120, check=False)
+
+    done = said_by("--", "sh", "-c", "echo $MA_NUM_GPUS")
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+    done = said_by("--boot", "ranks", "--", "true")
+    assert done.returncode == 2 and "--per-node is --boot command" in done.stderr
+
+
+@needs_torch
+@pytest.mark.torch
+def test_the_platforms_torchrun_script(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
+    main = script(tmp_path, TORCHRUN_SH, "torchrun.sh")
+    env = LOOPBACK | {"PORT": str(free_port(NODES[0])), "SCRIPT": str(DDP)}
+    nodes, jobs = on_two_nodes(make_daemon, ["bash", main], "command", ranks=2, env=env)
+    assert [job.state for job in jobs] == [SUCCEEDED] * 2, said(nodes[0], jobs[0]) + said(nodes[1], jobs[1])
+    assert "ddp ok world=4" in said(nodes[0], jobs[0])
 
 
 # --- pytorch ----------------------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ from muster.agent import threads
 from muster.agent.jobs.entry import Entry
 from muster.agent.logs.labels import MAX_LINE
 from muster.agent.logs.log_reading import Chunk
-from muster.agent.logs.log_worker import RankLines, WorkerLog
+from muster.agent.logs.log_worker import RankLines, WorkerLog, style_of
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import JOB, State
@@ -129,6 +131,34 @@ async def test_the_file_of_an_earlier_job_is_set_aside(tmp_path: Path) -> None:
     assert await worker(root, entry, "plain").run()
     assert log.read_bytes() == b"mine\n"
     assert [path.read_bytes() for path in root.log.glob("job-worker-0.log.*")] == [b"of another\n"]
+
+
+async def test_a_file_that_the_platform_writes_stays_its_own(tmp_path: Path) -> None:
+    root, entry = entry_of(tmp_path)
+    entry.spec = replace(entry.spec, boot="command")
+    log = root.worker_log("job", 0)
+    log.write_bytes(b"of the platform\n")
+    put(root, 0, b"mine\n")
+    end(entry)
+    assert await worker(root, entry, "auto").run()
+    assert log.read_bytes() == b"of the platform\n"
+    assert not list(root.log.glob("job-worker-0.log.*"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "boot", "env", "style"),
+    [
+        ("auto", "ranks", {}, "off"),
+        ("auto", "torchrun", {}, "off"),
+        ("auto", "command", {}, "plain"),
+        ("auto", "ranks", {"MA_VJ_NAME": "ma-job-1"}, "plain"),
+        ("auto", "ranks", {"RANK_TABLE_FILE": "/x"}, "plain"),
+        ("off", "command", {"MA_VJ_NAME": "ma-job-1"}, "off"),
+        ("labelled", "ranks", {}, "labelled"),
+    ],
+)
+def test_which_jobs_have_one(setting: str, boot: str, env: dict[str, str], style: str) -> None:
+    assert style_of(setting, JobSpec("j", ("true",), boot=boot, env=env)) == style
 
 
 async def test_a_job_that_ended_long_ago_gets_none(tmp_path: Path) -> None:

@@ -47,6 +47,25 @@ def test_ranks_are_the_command_once_per_card():
     assert start("ranks", "./run.sh a 'b c'") == [Process(("./run.sh", "a", "b c"), {}, "rank")] * 8
 
 
+# --- command ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [("bash main.sh x", "bash main.sh x"), ("train.py --lr 0.1", "python train.py --lr 0.1"), ("./run", "./run")],
+)
+def test_the_command_once_per_node_knows_its_node(command, argv):
+    (only,) = start("command", command, TWO)
+    assert (shlex.join(only.argv), only.role) == (argv, "launcher")
+    assert only.env == {"NODE_RANK": "1", "NNODES": "2"}
+
+
+def test_what_the_job_says_of_its_nodes_stays():
+    spec = spec_of("command", facts=TWO, env={"NODE_RANK": "7"})
+    (only,) = processes(spec, TWO, spec.env)
+    assert only.env == {"NNODES": "2"}
+
+
 # --- torchrun ---------------------------------------------------------------------------------------------------------
 
 
