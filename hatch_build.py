@@ -39,6 +39,7 @@ class BuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Raises ValueError where a checkout has an sdist's file."""
         root = Path(self.root)
+        self._put_default_first()
         if version == "editable":
             for name in _FOLDERS:  # an sdist has no links
                 with contextlib.suppress(FileExistsError):
@@ -56,6 +57,13 @@ class BuildHook(BuildHookInterface[Any]):
         path = Path(self._folder.name, "build.txt")
         path.write_text((build or _without_git(root)) + "\n")
         build_data["force_include"][str(path)] = _FILE if self.target_name == "sdist" else f"muster/{_FILE}"
+
+    def _put_default_first(self) -> None:
+        """Hatchling sorts entry points by name, and `torchx run` without -s takes the first of its schedulers: which
+        one that is must not depend on whether muster is installed."""
+        schedulers = self.metadata.core.entry_points["torchx.schedulers"]
+        others = {name: schedulers.pop(name) for name in list(schedulers) if name != "local_docker"}
+        schedulers.update(others)
 
     def _add_program(self, root: Path, build_data: dict[str, Any]) -> None:
         """Raises ValueError where the program is asked for and cannot be built: a wheel for any machine has none."""

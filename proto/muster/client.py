@@ -3,11 +3,12 @@
     async with connect("unix:///run/muster/muster.sock") as muster:
         answer = await muster.jobs.Start(job_pb2.StartRequest(spec=spec))
 
+`connect_blocking` gives the same services without asyncio, for programs with threads of their own.
 It needs `grpcio`, `protobuf` and `googleapis-common-protos`, and nothing else of muster's.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,17 +19,29 @@ from grpc import aio
 from muster.v1 import event_pb2_grpc, exec_pb2_grpc, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
 
 if TYPE_CHECKING:
-    from muster.v1.event_pb2_grpc import EventServiceAsyncStub
-    from muster.v1.exec_pb2_grpc import ExecServiceAsyncStub
-    from muster.v1.job_pb2_grpc import JobServiceAsyncStub
-    from muster.v1.log_pb2_grpc import LogServiceAsyncStub
-    from muster.v1.node_pb2_grpc import NodeServiceAsyncStub
+    from muster.v1.event_pb2_grpc import EventServiceAsyncStub, EventServiceStub
+    from muster.v1.exec_pb2_grpc import ExecServiceAsyncStub, ExecServiceStub
+    from muster.v1.job_pb2_grpc import JobServiceAsyncStub, JobServiceStub
+    from muster.v1.log_pb2_grpc import LogServiceAsyncStub, LogServiceStub
+    from muster.v1.node_pb2_grpc import NodeServiceAsyncStub, NodeServiceStub
 
     _Call = aio.UnaryUnaryCall[Any, Any]  # generic in its stubs only
 
+_NO_CREDENTIALS = "{}: over TCP a daemon requires a client certificate: give credentials"
 _DETAILS = "grpc-status-details-bin"
 #: A job of 4096 ranks is larger than the 4 MiB that gRPC takes by default. In bytes.
 _MAX_MESSAGE = 64 << 20
+_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", _MAX_MESSAGE),
+    ("grpc.max_send_message_length", _MAX_MESSAGE),
+    # A proxy of the environment is nothing for a socket of this node.
+    ("grpc.enable_http_proxy", 0),
+    # A daemon that was restarted is found again within a second.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    # Also the time that an attempt may take: hundreds may look for a daemon that was restarted just now.
+    ("grpc.min_reconnect_backoff_ms", 10_000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
 
 
 class Failure(NamedTuple):
@@ -55,6 +68,18 @@ class Client:
     execs: "ExecServiceAsyncStub"
 
 
+@dataclass(frozen=True, slots=True)
+class BlockingClient:
+    """The services of one daemon, for callers without an event loop; any thread may call them."""
+
+    channel: grpc.Channel
+    jobs: "JobServiceStub"
+    logs: "LogServiceStub"
+    events: "EventServiceStub"
+    node: "NodeServiceStub"
+    execs: "ExecServiceStub"
+
+
 def target(address: str) -> str:
     """What gRPC wants to hear: a path is a unix socket; `unix:PATH`, `unix:///PATH`, `HOST:PORT` stay as they are."""
     return f"unix:{address}" if address.startswith(("/", "./", "../")) else address
@@ -68,25 +93,14 @@ async def connect(
     no daemon listens. `caller` is shown in journal and events as the one who asked ("slurmctld", "alice@login1").
     HOST:PORT needs `credentials`, as grpc.ssl_channel_credentials makes them; ValueError without.
     """
-    options: list[tuple[str, int]] = [
-        ("grpc.max_receive_message_length", _MAX_MESSAGE),
-        ("grpc.max_send_message_length", _MAX_MESSAGE),
-        # A proxy of the environment is nothing for a socket of this node.
-        ("grpc.enable_http_proxy", 0),
-        # A daemon that was restarted is found again within a second.
-        ("grpc.initial_reconnect_backoff_ms", 100),
-        # Also the time that an attempt may take: hundreds may look for a daemon that was restarted just now.
-        ("grpc.min_reconnect_backoff_ms", 10_000),
-        ("grpc.max_reconnect_backoff_ms", 1000),
-    ]
     interceptors = [_Caller(caller)] if caller else []
     where = target(address)
     if credentials is not None:
-        made = aio.secure_channel(where, credentials, options=options, interceptors=interceptors)
+        made = aio.secure_channel(where, credentials, options=_OPTIONS, interceptors=interceptors)
     elif where.startswith("unix:"):
-        made = aio.insecure_channel(where, options=options, interceptors=interceptors)
+        made = aio.insecure_channel(where, options=_OPTIONS, interceptors=interceptors)
     else:
-        raise ValueError(f"{address}: over TCP a daemon requires a client certificate: give credentials")
+        raise ValueError(_NO_CREDENTIALS.format(address))
     async with made as channel:
         yield Client(
             channel,
@@ -98,11 +112,40 @@ async def connect(
         )
 
 
+@contextmanager
+def connect_blocking(
+    address: str, caller: str = "", credentials: grpc.ChannelCredentials | None = None
+) -> Iterator[BlockingClient]:
+    """As `connect`, with calls that block. `stub.Method.future(request, timeout=...)` does not, so that one thread may
+    ask many daemons at once."""
+    where = target(address)
+    if credentials is not None:
+        made = grpc.secure_channel(where, credentials, options=_OPTIONS)
+    elif where.startswith("unix:"):
+        made = grpc.insecure_channel(where, options=_OPTIONS)
+    else:
+        raise ValueError(_NO_CREDENTIALS.format(address))
+    with made:
+        channel = grpc.intercept_channel(made, _BlockingCaller(caller)) if caller else made
+        yield BlockingClient(
+            channel,
+            job_pb2_grpc.JobServiceStub(channel),
+            log_pb2_grpc.LogServiceStub(channel),
+            event_pb2_grpc.EventServiceStub(channel),
+            node_pb2_grpc.NodeServiceStub(channel),
+            exec_pb2_grpc.ExecServiceStub(channel),
+        )
+
+
+def _printable(caller: str) -> str:
+    return "".join(char for char in caller if char.isascii() and char.isprintable())
+
+
 class _Caller(aio.UnaryUnaryClientInterceptor):
     """Says in each call that could be recorded who makes it."""
 
     def __init__(self, caller: str) -> None:
-        self._caller = "".join(char for char in caller if char.isascii() and char.isprintable())
+        self._caller = _printable(caller)
 
     async def intercept_unary_unary(
         self,
@@ -119,6 +162,27 @@ class _Caller(aio.UnaryUnaryClientInterceptor):
             client_call_details.wait_for_ready,
         )
         return await continuation(details, request)
+
+
+class _BlockingCaller(grpc.UnaryUnaryClientInterceptor):
+    """The same for calls that block."""
+
+    def __init__(self, caller: str) -> None:
+        self._caller = _printable(caller)
+
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        metadata = (*(client_call_details.metadata or ()), ("muster-caller", self._caller))
+        return continuation(_Details(client_call_details, metadata), request)
+
+
+class _Details(grpc.ClientCallDetails):
+    """Those of a call, with other metadata."""
+
+    def __init__(self, details: Any, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
+        self.method, self.timeout = details.method, details.timeout
+        self.credentials, self.wait_for_ready = details.credentials, details.wait_for_ready
+        self.compression = details.compression
+        self.metadata = metadata
 
 
 def failure(error: grpc.RpcError) -> Failure:

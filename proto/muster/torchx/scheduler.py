@@ -1,0 +1,241 @@
+"""What TorchX loads: the scheduler `muster`."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, List  # noqa: UP035
+
+from torchx.runner import config
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
+from torchx.specs import AppDef, AppDryRunInfo, AppState, InvalidRunConfigException, Role, runopts
+from torchx.workspace.dir_workspace import DirWorkspaceMixin
+
+from muster.torchx import submitted
+from muster.torchx.app_jobs import FINAL, AppJobs, FoundApp, FoundPart, NoAnswer
+from muster.torchx.app_logs import lines
+from muster.torchx.app_parts import AppRequest, app_request, shown
+from muster.torchx.app_status import first_failed, response, state
+from muster.torchx.daemon_hosts import KnownHosts, WrongOption, chosen
+from muster.torchx.daemons import DaemonPool, ask_together, named
+from muster.v1 import job_pb2
+
+#: Seconds for which the status of an app that has just failed waits for the cause of its end.
+EXPLAINED_S = 5
+#: Seconds after its end within which that may still come.
+_FRESH_S = 30
+
+_log = logging.getLogger(__name__)
+
+_WORDS = List[str]  # noqa: UP006  # TorchX compares the type of an option with this very one
+#: Name, type and help of each run option.
+_OPTIONS: tuple[tuple[str, Any, str], ...] = (
+    (
+        "hosts",
+        _WORDS,
+        "Daemons in the order of the replicas, one each: HOST:PORT or unix:PATH; or NAME@ADDRESS, where other nodes "
+        "reach the host at NAME. Default: MUSTER_HOSTS, else the daemon of this machine.",
+    ),
+    ("tls_ca", str, "Authority that signed the daemons' certificates, for HOST:PORT. Default: MUSTER_TLS_CA."),
+    ("tls_cert", str, "Certificate of this client, for HOST:PORT. Default: MUSTER_TLS_CERT."),
+    ("tls_key", str, "Key of that certificate, for HOST:PORT. Default: MUSTER_TLS_KEY."),
+    (
+        "workdir",
+        str,
+        "Working folder of the replicas, an absolute path on the nodes. Default: an image that is a path, else "
+        "job_dir, else the present folder if all hosts are unix sockets, else a folder of the job.",
+    ),
+    ("path", _WORDS, "Folders on the nodes that come first in the PATH of the replicas, such as /opt/venv/bin."),
+    ("user", str, "User on the nodes to run as. Default: the daemon's own user."),
+    (
+        "app_id",
+        str,
+        "Id of the app: a second submit of the same app with the same id starts nothing anew. Default: the app's name "
+        "with random letters.",
+    ),
+    (
+        "job_dir",
+        str,
+        "Folder to make and to copy the workspace to, on a file system that all nodes share. Must not exist yet.",
+    ),
+    ("max_runtime_s", int, "Ends the app when it has run for this many seconds."),
+    ("grace_s", int, "Seconds from SIGTERM to SIGKILL when a replica is stopped. Default: the daemon's."),
+    ("on_hang", str, "What a daemon does about a replica that hangs: notify, stop or restart. Default: notify."),
+    ("skip_check", bool, "Start without the checks of the node."),
+    ("enforce_resources", bool, "Limit each replica to the memMB and cpu of its role, by a cgroup."),
+    ("ignore_image", bool, "Run an app whose image is a container's, without the container."),
+)
+
+
+class MusterScheduler(DirWorkspaceMixin, Scheduler):
+    """Runs each replica of an app as a job of one muster daemon, in the order of the hosts."""
+
+    def __init__(self, session_name: str) -> None:
+        super().__init__("muster", session_name)
+        self._pool = DaemonPool()
+        self._jobs = AppJobs(self._pool)
+        #: Apps that this process submitted, and where they went. Only their ends does it act on.
+        self._mine: dict[str, KnownHosts] = {}
+
+    def close(self) -> None:
+        """Closes the connections. Apps go on."""
+        self._pool.close()
+
+    # --- options -----------------------------------------------------------------------------------------------------
+
+    def _run_opts(self) -> runopts:
+        opts = runopts()
+        for name, type_, text in _OPTIONS:
+            opts.add(name, type_=type_, help=text, default=False if type_ is bool else None)
+        return opts
+
+    def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, Any]) -> None:
+        """Copies the workspace to `job_dir`, if one is given, which becomes the role's image and so its folder."""
+        try:
+            super().build_workspace_and_update_role(role, workspace, cfg)
+        except OSError as error:
+            why = error.strerror or error
+            text = f"cannot make job_dir {cfg.get('job_dir')}: {why}: name a folder that does not exist"
+            raise InvalidRunConfigException(text, "job_dir", cfg) from None
+
+    def _validate(self, app: AppDef, scheduler: str, cfg: object = None) -> None:
+        """Nothing: a role without a resource runs without cards; `_submit_dryrun` looks at all else."""
+
+    # --- submit ------------------------------------------------------------------------------------------------------
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> "AppDryRunInfo[AppRequest]":
+        try:
+            request = app_request(app, cfg, chosen(cfg, self._settings), self.session_name)
+        except WrongOption as error:
+            raise InvalidRunConfigException(str(error), error.option, cfg) from None
+        return AppDryRunInfo(request, shown)
+
+    def schedule(self, dryrun_info: "AppDryRunInfo[AppRequest]") -> str:
+        """Starts all replicas, or none. Scheduling the same request again starts nothing anew."""
+        request = dryrun_info.request
+        for remark in request.remarks:
+            _log.warning("%s", remark)
+        try:
+            self._jobs.start(request)
+        except WrongOption as error:
+            raise InvalidRunConfigException(str(error), error.option, {}) from None
+        self._mine[request.app_id] = request.known
+        submitted.note(request.app_id, request.known)
+        return str(request.app_id)
+
+    # --- look --------------------------------------------------------------------------------------------------------
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """None if the daemons do not know the app. Raises NoAnswer if none of them answers."""
+        app = self._find(app_id)
+        if not app.parts:
+            if app_id in self._mine and app.silent:  # it was started; who waits for it goes on waiting
+                text = f"no answer from {named(app.silent)}"
+                return DescribeAppResponse(app_id=app_id, state=AppState.UNKNOWN, msg=text)
+            if app.silent:
+                raise NoAnswer(f"{app_id}: {'; '.join(f'{host.address}: {why}' for host, why in app.silent.items())}")
+            return None
+        if app_id in self._mine:
+            self._end_the_rest(app)
+        if state(app) is AppState.FAILED:
+            app = self._explained(app)
+        return response(app)
+
+    def list(self, cfg: object = None) -> "List[ListAppResponse]":  # noqa: UP006
+        """The apps of all daemons that are named, whoever submitted them; the newest first."""
+        known = self._chosen()
+        everywhere = [known] if known.hosts else submitted.recall_all()
+        apps, silent = self._jobs.find_all(everywhere)
+        for host, why in silent.items():
+            _log.warning("%s is not listed: %s", host.address, why)
+        if silent and len(silent) == len({host.address for each in everywhere for host in each.hosts}):
+            raise NoAnswer(f"no daemon answers: {'; '.join(f'{host.address}: {why}' for host, why in silent.items())}")
+        return [ListAppResponse(app_id=app.app_id, state=state(app)) for app in apps]
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """The output of a replica. Raises ValueError for a stream that muster does not keep apart, and for a replica
+        that does not exist."""
+        if streams not in (None, Stream.COMBINED):
+            raise ValueError(f"muster keeps stdout and stderr in one log: use `combined` instead of `{streams}`")
+        app = self._find(app_id)
+        part = next((part for part in app.parts if (part.role, part.replica) == (role_name, k)), None)
+        if part is None:
+            there = ", ".join(f"{part.role}/{part.replica}" for part in app.parts) or "none"
+            unknown = f"; no answer from {named(app.silent)}" if app.silent else ""
+            raise ValueError(f"{app_id} has no replica {role_name}/{k}: known are {there}{unknown}")
+        client = self._pool.client(part.host, part.tls)
+        found = lines(client, part.job.job_id, since, until, should_tail)
+        return filter_regex(regex, found) if regex else found
+
+    # --- cancel ------------------------------------------------------------------------------------------------------
+
+    def _cancel_existing(self, app_id: str) -> None:
+        """Asks all replicas to stop, and does not wait for their end."""
+        self._jobs.stop(self._find(app_id), "torchx: cancelled")
+
+    def _end_the_rest(self, app: FoundApp) -> None:
+        """A replica that has ended, other than well, does not come back: stops the others, which wait for it. Only the
+        process that submitted the app does so: whoever merely looks changes nothing."""
+        failed = first_failed(app.parts)
+        if failed is None or all(part.job.state in FINAL or _stopping(part) for part in app.parts):
+            return
+        try:
+            self._jobs.stop(app, f"torchx: {failed.role}/{failed.replica} failed")
+        except RuntimeError as error:
+            _log.warning("%s", error)
+
+    # --- daemons -----------------------------------------------------------------------------------------------------
+
+    def _find(self, app_id: str) -> FoundApp:
+        known = self._mine.get(app_id) or submitted.recall(app_id) or self._chosen()
+        if not known.hosts:
+            raise NoAnswer(f"{app_id}: no daemon is known: name them in MUSTER_HOSTS, or as `hosts` in .torchxconfig")
+        return self._jobs.find(app_id, known)
+
+    def _explained(self, app: FoundApp) -> FoundApp:
+        """With the cause of the end, which comes within seconds of it."""
+        late = {}
+        for number, part in enumerate(app.parts):
+            job = part.job
+            if job.state == job_pb2.JOB_STATE_FAILED and not job.verdict.explained and _age_s(part) < _FRESH_S:
+                asked = job_pb2.WaitRequest(job_id=job.job_id)
+                asked.timeout.FromSeconds(EXPLAINED_S)
+                client = self._pool.client(part.host, part.tls)
+                late[number] = lambda s, client=client, asked=asked: client.jobs.Wait.future(asked, timeout=s)
+        answers = ask_together(late, 0.0)
+        parts = [
+            FoundPart(part.host, part.tls, answers[i].job) if hasattr(answers.get(i), "job") else part
+            for i, part in enumerate(app.parts)
+        ]
+        return FoundApp(app.app_id, parts, app.silent)
+
+    def _chosen(self) -> KnownHosts:
+        return chosen({}, self._settings)
+
+    def _settings(self) -> Mapping[str, object]:
+        """The section of this scheduler in .torchxconfig."""
+        found: dict[str, Any] = {}
+        config.apply(self.backend, found)
+        return found
+
+
+def _stopping(part: FoundPart) -> bool:
+    return part.job.state == job_pb2.JOB_STATE_STOPPING
+
+
+def _age_s(part: FoundPart) -> float:
+    return datetime.now().timestamp() - part.job.ended_at.ToNanoseconds() / 1e9
+
+
+def create_scheduler(session_name: str, **_: object) -> MusterScheduler:
+    """What the entry point names. TorchX passes its TORCHX_* variables along, which say nothing to muster."""
+    return MusterScheduler(session_name)
