@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.torchx.app_parts import APP, MARK, PART, REPLICA, ROLE, SIZE, AppPart, AppRequest
 from muster.torchx.daemon_hosts import DaemonHost, HostTls, KnownHosts
-from muster.torchx.daemons import DaemonPool, FailedAsk, ask_together, failures, named
+from muster.torchx.daemons import GLANCE_S, LOOK_S, STARTED_S, DaemonPool, FailedAsk, ask_together, failures, named
 from muster.v1 import job_pb2
 
 FINAL = frozenset(
@@ -90,7 +90,7 @@ class AppJobs:
         gets = {
             i: lambda s, i=i: clients[i].jobs.Get.future(_get(request.parts[i]), timeout=s) for i in range(len(clients))
         }
-        before = ask_together(gets)
+        before = ask_together(gets, LOOK_S)
         wrong = {i: failed for i, failed in failures(before).items() if failed.reason != "JOB_NOT_FOUND"}
         if wrong:
             raise NotSubmitted(f"{request.app_id} was not started: {_told(request, wrong)}")
@@ -102,7 +102,7 @@ class AppJobs:
                 )
                 for i in range(len(clients))
             }
-            answers = ask_together(starts)
+            answers = ask_together(starts, answer_s=STARTED_S)
             wrong = failures(answers)
             mine -= {i for i, failed in wrong.items() if failed.refused}
             told = _told(request, wrong) if wrong else self._never_ran(request, clients, mine)
@@ -124,7 +124,7 @@ class AppJobs:
         waiting = set(mine)
         while waiting and time.monotonic() < end:
             gets = {i: lambda s, i=i: clients[i].jobs.Get.future(_get(request.parts[i]), timeout=s) for i in waiting}
-            for i, answer in ask_together(gets, 5.0).items():
+            for i, answer in ask_together(gets, LOOK_S).items():
                 if isinstance(answer, FailedAsk):
                     continue  # a daemon that is restarting has the job all the same
                 if answer.job.state in FINAL or answer.job.HasField("started_at"):
@@ -168,9 +168,10 @@ class AppJobs:
 
     # --- find --------------------------------------------------------------------------------------------------------
 
-    def find(self, app_id: str, known: KnownHosts) -> FoundApp:
-        """What the daemons know of one app; no parts: none of those that answer knows it. Raises WrongOption."""
-        apps, silent = self._listed([known], {APP: app_id})
+    def find(self, app_id: str, known: KnownHosts, patience_s: float = GLANCE_S) -> FoundApp:
+        """What the daemons know of one app; no parts: none of those that answer knows it. `patience_s`: how long one
+        that may be restarting is looked for. Raises WrongOption."""
+        apps, silent = self._listed([known], {APP: app_id}, patience_s)
         return apps.get(app_id) or FoundApp(app_id, [], silent)
 
     def find_all(self, known: Iterable[KnownHosts]) -> tuple[list[FoundApp], dict[DaemonHost, FailedAsk]]:
@@ -181,7 +182,7 @@ class AppJobs:
         ), (silent)
 
     def _listed(
-        self, known: Iterable[KnownHosts], labels: Mapping[str, str]
+        self, known: Iterable[KnownHosts], labels: Mapping[str, str], patience_s: float = GLANCE_S
     ) -> tuple[dict[str, FoundApp], dict[DaemonHost, FailedAsk]]:
         where = {(host.address, each.tls): host for each in known for host in each.hosts}
         clients = {key: self._pool.client(host, key[1]) for key, host in where.items()}
@@ -195,7 +196,7 @@ class AppJobs:
                 for key, token in tokens.items()
             }
             tokens = {}
-            for key, answer in ask_together(lists, 2.0).items():
+            for key, answer in ask_together(lists, patience_s).items():
                 if isinstance(answer, FailedAsk):
                     silent[where[key]] = answer
                     continue

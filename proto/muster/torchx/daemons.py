@@ -17,8 +17,11 @@ from muster.torchx.daemon_hosts import TLS_OPTIONS, DaemonHost, HostTls, WrongOp
 
 #: Seconds within which a call that waits for nothing must be answered.
 ANSWER_S = 15.0
-#: Seconds for which a daemon that has exited, or is full, is asked again: it may be restarting.
-PATIENCE_S = 15.0
+#: The same for a start, which waits for the cards of a job that has just ended.
+STARTED_S = 45.0
+#: Seconds for which a daemon that has exited, or is full, is asked again, as it may be restarting: for a status; before
+#: a start, and for a cancellation; where something is changed.
+GLANCE_S, LOOK_S, PATIENCE_S = 0.5, 3.0, 10.0
 _TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 Key = TypeVar("Key", bound=Hashable)
@@ -63,15 +66,16 @@ class DaemonPool:
             self._open.close()
 
 
-def ask_together(asks: Mapping[Key, Ask], patience_s: float = PATIENCE_S) -> dict[Key, Any]:
+def ask_together(asks: Mapping[Key, Ask], patience_s: float = PATIENCE_S, answer_s: float = ANSWER_S) -> dict[Key, Any]:
     """The answers, or a FailedAsk, by key. A daemon that is restarting, or full, is asked again for `patience_s`.
+    A call must be answered within `answer_s`.
 
     Ends all calls that are under way if it is interrupted.
     """
     answers: dict[Key, Any] = {}
     end, left, pause = time.monotonic() + patience_s, dict(asks), 0.1
     while left:
-        calls = {key: ask(ANSWER_S) for key, ask in left.items()}
+        calls = {key: ask(answer_s) for key, ask in left.items()}
         wait = 0.0
         try:
             for key, call in calls.items():
@@ -120,7 +124,7 @@ def _failed(error: grpc.RpcError) -> FailedAsk:
         if code is grpc.StatusCode.UNAVAILABLE:
             said = f"no daemon answers: {message}"
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            said = f"the daemon did not answer within {ANSWER_S:g} s"
+            said = "the daemon did not answer in time"
     unsure = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
     return FailedAsk(reason, said or code.name, refused=reason != code.name and code not in unsure)
 

@@ -1,7 +1,8 @@
 """What TorchX loads: the scheduler `muster`."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, List  # noqa: UP035
 
@@ -11,12 +12,12 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, InvalidRunConfigExcept
 from torchx.workspace.dir_workspace import DirWorkspaceMixin
 
 from muster.torchx import submitted
-from muster.torchx.app_jobs import FINAL, AppJobs, FoundApp, FoundPart, NoAnswer
+from muster.torchx.app_jobs import FINAL, AppJobs, FoundApp, FoundPart, NoAnswer, NotCancelled
 from muster.torchx.app_logs import lines
 from muster.torchx.app_parts import AppRequest, app_request, shown
 from muster.torchx.app_status import first_failed, response, state
 from muster.torchx.daemon_hosts import KnownHosts, WrongOption, chosen
-from muster.torchx.daemons import DaemonPool, ask_together, named
+from muster.torchx.daemons import GLANCE_S, LOOK_S, DaemonPool, ask_together, named
 from muster.v1 import job_pb2
 
 #: Seconds for which the status of an app that has just failed waits for the cause of its end.
@@ -24,6 +25,7 @@ EXPLAINED_S = 5
 #: Seconds after its end within which that may still come.
 _FRESH_S = 30
 
+_CANCELLED = "torchx: cancelled"
 _log = logging.getLogger(__name__)
 
 _WORDS = List[str]  # noqa: UP006  # TorchX compares the type of an option with this very one
@@ -172,15 +174,28 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
             there = ", ".join(f"{part.role}/{part.replica}" for part in app.parts) or "none"
             unknown = f"; no answer from {named(app.silent)}" if app.silent else ""
             raise ValueError(f"{app_id} has no replica {role_name}/{k}: known are {there}{unknown}")
-        client = self._pool.client(part.host, part.tls)
-        found = lines(client, part.job.job_id, since, until, should_tail)
+        found = self._output(part, since, until, should_tail)
         return filter_regex(regex, found) if regex else found
+
+    def _output(
+        self, part: FoundPart, since: datetime | None, until: datetime | None, should_tail: bool
+    ) -> Iterator[str]:
+        """Holds this object, and with it the connection: of two threads that ask a runner for a scheduler at once, one
+        is given an object that nobody else keeps."""
+        client = self._pool.client(part.host, part.tls)
+        yield from lines(client, part.job.job_id, since, until, should_tail)
 
     # --- cancel ------------------------------------------------------------------------------------------------------
 
     def _cancel_existing(self, app_id: str) -> None:
-        """Asks all replicas to stop, and does not wait for their end."""
-        self._jobs.stop(self._find(app_id), "torchx: cancelled")
+        """Asks all replicas to stop, and does not wait for their end. Those at a daemon that may be restarting come
+        last, so that it holds up none of the others."""
+        app = self._find(app_id)
+        if app.silent:
+            with suppress(NotCancelled):
+                self._jobs.stop(app, _CANCELLED)
+            app = self._find(app_id, LOOK_S)
+        self._jobs.stop(app, _CANCELLED)
 
     def _end_the_rest(self, app: FoundApp) -> None:
         """A replica that has ended, other than well, does not come back: stops the others, which wait for it. Only the
@@ -190,16 +205,16 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
             return
         try:
             self._jobs.stop(app, f"torchx: {failed.role}/{failed.replica} failed")
-        except RuntimeError as error:
+        except NotCancelled as error:
             _log.warning("%s", error)
 
     # --- daemons -----------------------------------------------------------------------------------------------------
 
-    def _find(self, app_id: str) -> FoundApp:
+    def _find(self, app_id: str, patience_s: float = GLANCE_S) -> FoundApp:
         known = self._mine.get(app_id) or submitted.recall(app_id) or self._chosen()
         if not known.hosts:
             raise NoAnswer(f"{app_id}: no daemon is known: name them in MUSTER_HOSTS, or as `hosts` in .torchxconfig")
-        return self._jobs.find(app_id, known)
+        return self._jobs.find(app_id, known, patience_s)
 
     def _explained(self, app: FoundApp) -> FoundApp:
         """With the cause of the end, which comes within seconds of it."""
