@@ -9,7 +9,17 @@ from typing import Any
 
 from muster.torchx.app_parts import APP, MARK, PART, REPLICA, ROLE, SIZE, AppPart, AppRequest
 from muster.torchx.daemon_hosts import DaemonHost, HostTls, KnownHosts
-from muster.torchx.daemons import GLANCE_S, LOOK_S, STARTED_S, DaemonPool, FailedAsk, ask_together, failures, named
+from muster.torchx.daemons import (
+    GLANCE_S,
+    LISTED_S,
+    LOOK_S,
+    STARTED_S,
+    DaemonPool,
+    FailedAsk,
+    ask_together,
+    failures,
+    named,
+)
 from muster.v1 import job_pb2
 
 FINAL = frozenset(
@@ -60,11 +70,13 @@ class FoundPart:
 
 @dataclass(slots=True)
 class FoundApp:
-    """What the daemons know of an app. `silent`: those that do not answer, and why."""
+    """What the daemons know of an app. `silent`: those that do not answer, and why. `submitted_here`: by this process,
+    so that all parts were there once."""
 
     app_id: str
     parts: list[FoundPart] = field(default_factory=list)
     silent: dict[DaemonHost, FailedAsk] = field(default_factory=dict)
+    submitted_here: bool = False
 
     @property
     def size(self) -> int:
@@ -196,7 +208,7 @@ class AppJobs:
                 for key, token in tokens.items()
             }
             tokens = {}
-            for key, answer in ask_together(lists, patience_s).items():
+            for key, answer in ask_together(lists, patience_s, LISTED_S).items():
                 if isinstance(answer, FailedAsk):
                     silent[where[key]] = answer
                     continue
@@ -239,7 +251,7 @@ class AppJobs:
 def number(job: job_pb2.Job, label: str) -> int:
     """The value of a label that is a number; anybody may write a label, so 0 for anything else."""
     text = job.spec.labels.get(label, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
 
 
 def _get(part: AppPart) -> job_pb2.GetRequest:

@@ -44,8 +44,8 @@ def response(app: FoundApp) -> DescribeAppResponse:
 
 def state(app: FoundApp) -> AppState:
     """Of the whole app. It is final only when no part that is known still runs: an app of which a part has failed is
-    RUNNING as long as others run, and then FAILED. Success needs every part: one that is not known, because its daemon
-    does not answer, leaves the app UNKNOWN."""
+    RUNNING as long as others run, and then FAILED. Success needs every part: one that is not known leaves the app
+    UNKNOWN."""
     states = [STATES.get(part.job.state, AppState.UNKNOWN) for part in app.parts]
     missing = len(app.parts) < app.size
     for live in (AppState.RUNNING, AppState.PENDING, AppState.SUBMITTED):
@@ -55,10 +55,8 @@ def state(app: FoundApp) -> AppState:
     for end in (AppState.FAILED, AppState.CANCELLED):
         if end in states:
             return end
-    if missing and app.silent:
-        return AppState.UNKNOWN
-    if missing:  # its daemon answers, and the job is not there: somebody removed it
-        return AppState.FAILED
+    if missing:  # at an answering daemon: removed, which who waits for the app must not wait for
+        return AppState.FAILED if app.submitted_here and not app.silent else AppState.UNKNOWN
     return AppState.SUCCEEDED if AppState.UNKNOWN not in states and states else AppState.UNKNOWN
 
 

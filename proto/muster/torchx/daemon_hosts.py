@@ -94,7 +94,8 @@ def parse_hosts(words: Sequence[str]) -> tuple[DaemonHost, ...]:
 def chosen(
     options: Mapping[str, object], settings: Callable[[], Mapping[str, object]], *, or_local: bool = True
 ) -> KnownHosts:
-    """What `options` name, else the environment, else `settings` (those of .torchxconfig), else this node's own daemon.
+    """What `options` name, else `settings`, those of .torchxconfig, else the environment, else this node's own daemon.
+    In this order, because `torchx run` makes options of the settings.
 
     Raises WrongOption.
     """
@@ -102,15 +103,15 @@ def chosen(
 
     def value(option: str, variable: str) -> object:
         nonlocal read
-        found = options.get(option) or os.environ.get(variable)
+        found = options.get(option)
         if not found:
             read = settings() if read is None else read
             found = read.get(option)
-        return found
+        return found or os.environ.get(variable)
 
     given = value("hosts", HOSTS_VARIABLE)
-    words = given.replace(";", ",").split(",") if isinstance(given, str) else given
-    hosts = parse_hosts([str(word) for word in words]) if isinstance(words, list) else ()
+    words = given if isinstance(given, list) else [given or ""]
+    hosts = parse_hosts([part for word in words for part in str(word).replace(";", ",").split(",")])
     if not hosts and or_local and LOCAL_SOCKET.exists():
         hosts = (DaemonHost(f"unix:{LOCAL_SOCKET}"),)
     if all(host.local for host in hosts):

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, List  # noqa: UP035
 
@@ -116,12 +117,17 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
         request = dryrun_info.request
         for remark in request.remarks:
             _log.warning("%s", remark)
+        noted = submitted.recall(request.app_id) is not None
+        submitted.note(request.app_id, request.known)  # before: what a kill leaves behind can be cancelled
         try:
             self._jobs.start(request)
-        except WrongOption as error:
-            raise InvalidRunConfigException(str(error), error.option, {}) from None
+        except BaseException as error:
+            if not noted:
+                submitted.forget(request.app_id)
+            if isinstance(error, WrongOption):
+                raise InvalidRunConfigException(str(error), error.option, {}) from None
+            raise
         self._mine[request.app_id] = request.known
-        submitted.note(request.app_id, request.known)
         return str(request.app_id)
 
     # --- look --------------------------------------------------------------------------------------------------------
@@ -187,6 +193,10 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
 
     # --- cancel ------------------------------------------------------------------------------------------------------
 
+    def cancel(self, app_id: str) -> None:
+        """Does nothing if the app does not exist. Raises NotCancelled, NoAnswer."""
+        self._cancel_existing(app_id)  # finds the app itself: a daemon that hangs is waited for once
+
     def _cancel_existing(self, app_id: str) -> None:
         """Asks all replicas to stop, and does not wait for their end. Those at a daemon that may be restarting come
         last, so that it holds up none of the others."""
@@ -214,7 +224,9 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
         known = self._mine.get(app_id) or submitted.recall(app_id) or self._chosen()
         if not known.hosts:
             raise NoAnswer(f"{app_id}: no daemon is known: name them in MUSTER_HOSTS, or as `hosts` in .torchxconfig")
-        return self._jobs.find(app_id, known, patience_s)
+        app = self._jobs.find(app_id, known, patience_s)
+        app.submitted_here = app_id in self._mine
+        return app
 
     def _explained(self, app: FoundApp) -> FoundApp:
         """With the cause of the end, which comes within seconds of it."""
@@ -231,7 +243,7 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
             FoundPart(part.host, part.tls, answers[i].job) if hasattr(answers.get(i), "job") else part
             for i, part in enumerate(app.parts)
         ]
-        return FoundApp(app.app_id, parts, app.silent)
+        return replace(app, parts=parts)
 
     def _chosen(self) -> KnownHosts:
         return chosen({}, self._settings)

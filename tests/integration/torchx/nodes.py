@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,12 @@ class Nodes:
     def cfg(self, more: str = "", hosts: list[str] | None = None) -> str:
         return f"hosts={';'.join(hosts or self.hosts)}" + (f",{more}" if more else "")
 
+    def listed(self, **env: str) -> dict[str, str]:
+        """States by handle, as `torchx list` shows them."""
+        done = self.command("list", "-s", "muster", env=env)
+        assert done.returncode == 0, done.stderr
+        return dict(line.split() for line in done.stdout.splitlines() if "://" in line)
+
     def jobs(self, app_id: str) -> list[Any]:
         """Of each daemon, in order, those of an app."""
         return [
@@ -85,14 +91,16 @@ class Nodes:
 
 
 @contextmanager
-def nodes(folder: Path, count: int = 3, **options: Any) -> Iterator[Nodes]:
-    """So many daemons, each with a root below `folder`."""
+def nodes(
+    folder: Path, count: int = 3, config: Callable[[int], str] = lambda _: "", env: Mapping[str, str] | None = None
+) -> Iterator[Nodes]:
+    """So many daemons, each with a root below `folder` and a configuration of its own."""
     daemons = []
     try:
         for number in range(count):
             root = folder / f"n{number}"
             root.mkdir()
-            daemons.append(Daemon(root, **options))
+            daemons.append(Daemon(root, config(number), env))
         for daemon in daemons:
             daemon.start()
         home = folder / "home"

@@ -55,14 +55,14 @@ def test_what_another_process_finds_out(three: Nodes, torchx: Any, tmp_path: Pat
     assert done.returncode == 0 and "State: RUNNING" in done.stdout and "trainer[2]:RUNNING" in done.stdout
     described = three.command("describe", handle).stdout
     assert "'num_replicas': 3" in described and "'max_retries': 2" in described and "'image': '/'" in described
-    assert f"{handle}  RUNNING" in three.command("list", "-s", "muster").stdout
+    assert three.listed()[handle] == "RUNNING"
     # Another user, who has no notes, names the hosts; and one who does not is told to.
     other = {"XDG_STATE_HOME": str(tmp_path)}
     bare = three.command("status", handle, env=other)
     assert bare.returncode != 0 and "name them in MUSTER_HOSTS, or as `hosts` in .torchxconfig" in bare.stderr
     other["MUSTER_HOSTS"] = ";".join(three.hosts)
     assert "State: RUNNING" in three.command("status", handle, env=other).stdout
-    assert handle in three.command("list", "-s", "muster", env=other).stdout
+    assert handle in three.listed(**other)
     # One host alone: what is missing is said.
     other["MUSTER_HOSTS"] = three.hosts[1]
     seen = three.command("status", handle, env=other).stdout
@@ -70,7 +70,7 @@ def test_what_another_process_finds_out(three: Nodes, torchx: Any, tmp_path: Pat
     go.write_text("0")
     status = until(torchx, handle, *DONE)
     assert status.state is AppState.SUCCEEDED and status.num_restarts == 0
-    assert f"{handle}  SUCCEEDED" in three.command("list", "-s", "muster").stdout
+    assert three.listed()[handle] == "SUCCEEDED"
 
 
 def test_an_app_that_does_not_exist(three: Nodes, torchx: Any) -> None:
@@ -263,6 +263,7 @@ def test_a_node_that_is_lost_while_an_app_runs(three: Nodes, torchx: Any, tmp_pa
     )
 
 
+@pytest.mark.slow
 def test_cancel_while_a_daemon_is_away(three: Nodes, torchx: Any) -> None:
     handle = start(three, torchx, role("exec sleep 1000"))
     away = three.daemons[0]
@@ -285,3 +286,4 @@ def test_an_app_of_which_a_part_was_removed(three: Nodes, torchx: Any) -> None:
     three.daemons[1].jobs.Delete(job_pb2.DeleteRequest(job_id=f"{app_id(handle)}-1"), timeout=60)
     status = torchx.status(handle)
     assert status.state is AppState.FAILED and "1 of 3 replicas are not known" in status.msg
+    assert "State: UNKNOWN" in three.command("status", handle).stdout

@@ -17,11 +17,12 @@ from tests.conftest import BIN, alive, eventually
 
 pytest.importorskip("torchx", reason="needs TorchX: pip install -r examples/torchx/requirements.txt")
 
-from torchx.specs import AppState, BindMount, InvalidRunConfigException
+from torchx.specs import AppState, BindMount, InvalidRunConfigException, Resource
 
 from muster.torchx.app_jobs import NotSubmitted
 from muster.v1 import job_pb2, job_pb2_grpc, node_pb2
-from tests.integration.torchx.nodes import HELD, Nodes, app, app_id, nodes, role, runner, until
+from tests.fakes import FakeCards
+from tests.integration.torchx.nodes import DONE, HELD, Nodes, app, app_id, nodes, role, runner, until
 
 STOPPED = job_pb2.JOB_STATE_STOPPED
 
@@ -102,8 +103,6 @@ def test_a_daemon_that_refuses_leaves_nothing_on_the_others(three: Nodes) -> Non
 
 
 def test_cards_that_a_node_does_not_have(three: Nodes) -> None:
-    from torchx.specs import Resource
-
     said = refused(three, {}, role("sleep 1000", resource=Resource(cpu=1, gpu=8, memMB=64)))
     assert "sh/0" in said and "sh/2" in said, "each daemon's refusal is told"
 
@@ -273,6 +272,35 @@ def test_what_muster_cannot_do_for_a_role(three: Nodes, fields: dict[str, Any], 
         torchx.run(app(one), "muster", cfg={"hosts": three.hosts})
 
 
+def test_cards_of_a_replica(tmp_path: Path) -> None:
+    """One process has all of them; devices that are cards count; the role's memory is a limit if asked."""
+    with FakeCards.for_test(tmp_path / "cards", "nvidia", 4) as cards, nodes(tmp_path, 2, env=cards.env) as two:
+        with runner(two) as torchx:
+            resource = Resource(cpu=3, gpu=1, memMB=512, devices={"nvidia.com/gpu": 1, "vpc.amazonaws.com/efa": 1})
+            one = role('echo "$CUDA_VISIBLE_DEVICES"', replicas=2, resource=resource)
+            cfg = {"hosts": two.hosts, "enforce_resources": True}
+            handle = torchx.run(app(one), "muster", cfg=cfg)
+            assert until(torchx, handle, *DONE).state is AppState.SUCCEEDED
+            for number, job in enumerate(two.jobs(app_id(handle))):
+                assert (len(job.ranks), job.spec.cards.count) == (1, 2)
+                assert (job.spec.limits.memory_bytes, job.spec.limits.cpus) == (512 << 20, 3.0)
+                (line,) = torchx.log_lines(handle, "sh", number)
+                assert len(line.strip().split(",")) == 2
+            assert "gpu" in str(torchx.describe(handle))
+        remarks = torchx.dryrun(app(one), "muster", cfg=cfg).request.remarks
+        assert remarks == ["device vpc.amazonaws.com/efa of role sh is not requested: muster leases cards alone"]
+
+
+def test_a_daemon_that_restarts_while_an_app_is_started(three: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.torchx.app_jobs.LOOK_S", 60.0)  # the machine may be busy
+    last = three.daemons[2]
+    last.kill()
+    with runner(three) as torchx, ThreadPoolExecutor(1) as beside:
+        submit = beside.submit(torchx.run, app(role("true")), "muster", cfg={"hosts": three.hosts})
+        last.restart()
+        assert until(torchx, submit.result(), AppState.SUCCEEDED)
+
+
 def test_a_mount_of_a_path_at_itself_is_there_already(three: Nodes) -> None:
     with runner(three) as torchx:
         one = role("true", replicas=1, mounts=[BindMount("/data", "/data")], image="team/train:7")
@@ -296,19 +324,18 @@ def test_a_workspace_goes_to_job_dir(three: Nodes, tmp_path: Path) -> None:
 
 
 def test_hosts_of_the_environment_and_of_the_configuration(three: Nodes, tmp_path: Path) -> None:
-    (three.folder / ".torchxconfig").write_text(f"[muster]\nhosts = {';'.join(three.hosts)}\nmax_runtime_s = 77\n")
+    file = three.folder / ".torchxconfig"
+    file.write_text(f"[muster]\nhosts = {three.hosts[1]};{three.hosts[0]}\nmax_runtime_s = 77\n")
+    environment = {"MUSTER_HOSTS": three.hosts[2]}
     try:
-        done = three.command("run", "-s", "muster", "utils.sh", "--num_replicas", "2", "true")
+        done = three.command("run", "-s", "muster", "utils.sh", "--num_replicas", "2", "true", env=environment)
         assert done.returncode == 0, done.stderr
-        jobs = three.ended(app_id(done.stdout.split()[0]))
+        name = app_id(done.stdout.split()[0])
+        jobs = [three.daemons[1].wait(f"{name}-0"), three.daemons[0].wait(f"{name}-1")]
         assert [job.spec.max_runtime.seconds for job in jobs] == [77, 77]
-        # The environment of a shell goes first.
-        done = three.command("run", "-s", "muster", "utils.sh", "true", env={"MUSTER_HOSTS": three.hosts[2]})
-        # -cfg and .torchxconfig are one to TorchX: what they say is an option, and options win.
-        assert three.ended(app_id(done.stdout.split()[0]))[0].spec.max_runtime.seconds == 77
     finally:
-        (three.folder / ".torchxconfig").unlink()
-    done = three.command("run", "-s", "muster", "utils.sh", "true", env={"MUSTER_HOSTS": three.hosts[2]})
+        file.unlink()
+    done = three.command("run", "-s", "muster", "utils.sh", "true", env=environment)
     assert done.returncode == 0, done.stderr
     assert three.daemons[2].get(f"{app_id(done.stdout.split()[0])}-0")
 
