@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +39,11 @@ _log = logging.getLogger(__name__)
 
 
 class NotSubmitted(RuntimeError):
-    """Raised when an app was not started: nothing of it runs, but for what the message names."""
+    """Raised when an app was not started: nothing of it runs. `left`: but for the jobs that the message names."""
+
+    def __init__(self, text: str, left: str = "") -> None:
+        super().__init__(text + left)
+        self.left = bool(left)
 
 
 class NotCancelled(RuntimeError):
@@ -96,17 +99,9 @@ class AppJobs:
         """Starts all parts. If one of them cannot be started, or ends before a rank of it ran, what this call started
         is ended and removed. Parts that were there before, of the same submit, are left alone. Raises NotSubmitted,
         WrongOption."""
-        self._look_at_ids(request)
+        mine = self._not_there(request)
         tls = request.known.tls
         clients = [self._pool.client(part.host, tls) for part in request.parts]
-        gets = {
-            i: lambda s, i=i: clients[i].jobs.Get.future(_get(request.parts[i]), timeout=s) for i in range(len(clients))
-        }
-        before = ask_together(gets, LOOK_S)
-        wrong = {i: failed for i, failed in failures(before).items() if failed.reason != "JOB_NOT_FOUND"}
-        if wrong:
-            raise NotSubmitted(f"{request.app_id} was not started: {_told(request, wrong)}")
-        mine = set(failures(before))
         try:
             starts = {
                 i: lambda s, i=i: clients[i].jobs.Start.future(
@@ -123,12 +118,25 @@ class AppJobs:
             raise
         if told:
             left = self._roll_back(request, clients, mine)
-            raise NotSubmitted(f"{request.app_id} was not started: {told}{left}")
+            raise NotSubmitted(f"{request.app_id} was not started: {told}", left)
 
-    def _look_at_ids(self, request: AppRequest) -> None:
-        twice = [each for each, n in Counter((p.host.address, p.spec.job_id) for p in request.parts).items() if n > 1]
-        if twice:
-            raise NotSubmitted(f"{request.app_id}: two replicas have the job {twice[0][1]} at {twice[0][0]}")
+    def _not_there(self, request: AppRequest) -> set[int]:
+        """Which parts their daemons do not have yet. Nothing is changed before all of them have answered."""
+        wanted = [(part.host.address, part.spec.job_id) for part in request.parts]
+        if len(set(wanted)) < len(wanted):
+            raise NotSubmitted(f"{request.app_id}: two replicas have the same job id at one host")
+        found = self.find(request.app_id, request.known, LOOK_S)
+        silent = {host.address: failed for host, failed in found.silent.items()}
+        if wrong := {i: silent[p.host.address] for i, p in enumerate(request.parts) if p.host.address in silent}:
+            raise NotSubmitted(f"{request.app_id} was not started: {_told(request, wrong)}")
+        there = {(part.host.address, part.job.job_id) for part in found.parts}
+        if others := sorted(there - set(wanted)):
+            address, job_id = others[0]
+            raise NotSubmitted(
+                f"{request.app_id} was not started: an app of this id has other hosts or replicas, job {job_id} at "
+                f"{address} for one: choose another app_id"
+            )
+        return {i for i, place in enumerate(wanted) if place not in there}
 
     def _never_ran(self, request: AppRequest, clients: Sequence[Any], mine: Iterable[int]) -> str:
         """Waits until every part runs or has ended; which of them ended before a rank ran, and why."""

@@ -25,10 +25,12 @@ MARK = ("torchx", "app")
 #: What muster gives a rank that has no PATH (docs/concepts/ranks.md).
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DEFAULT_PORT = 29500
+#: A century.
+_MAX_SECONDS = 3_155_760_000
 #: Devices of TorchX that are muster's cards.
 _CARD_DEVICES = ("nvidia.com/gpu", "huawei.com/", "npu")
 _NO_WORD = re.compile(r"[^A-Za-z0-9._-]+")
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 #: Bytes of a label, at most.
 _MAX_LABEL = 256
 
@@ -60,12 +62,17 @@ def app_request(app: AppDef, cfg: Mapping[str, Any], known: KnownHosts, session:
     wanted = sum(role.num_replicas for role in app.roles)
     if len(known.hosts) < wanted:
         named = f"{len(known.hosts)} named" if known.hosts else "none is named"
-        text = f"the app needs {wanted} hosts, one for each replica, and {named}: give -cfg hosts=gpu1:7443;gpu2:7443"
+        count = f"{wanted} hosts, one for each replica" if wanted > 1 else "a host"
+        text = f"the app needs {count}, and {named}: give -cfg hosts=gpu1:7443;gpu2:7443"
         raise WrongOption("hosts", text)
     hosts = known.hosts[:wanted]
     request = AppRequest(app_id, KnownHosts(hosts, known.tls), [])
     names: set[str] = set()
     first = hosts[0].reached_at(all(host.local for host in hosts))
+    if len({role.name for role in app.roles}) < len(app.roles):
+        raise ValueError(
+            f"two roles have one name: {', '.join(role.name for role in app.roles)}: name each differently"
+        )
     for role in app.roles:
         label = _word(role.name, "role")[:40]
         while label in names:  # two roles whose names differ in other characters alone
@@ -152,11 +159,11 @@ def _spec(
         spec.ranks = 1
     if role.num_replicas > 1:
         spec.node_rank, spec.node_count = replica, role.num_replicas
-        spec.master_addr, spec.master_port = lead, next(iter(role.port_map.values()), _DEFAULT_PORT)
+        spec.master_addr, spec.master_port = lead, _port(role)
     for option, duration in (("max_runtime_s", spec.max_runtime), ("grace_s", None)):
         if (seconds := cfg.get(option)) is not None:
-            if seconds <= 0:
-                raise WrongOption(option, f"{option}={seconds}: must be more than 0")
+            if not 0 < seconds <= _MAX_SECONDS:
+                raise WrongOption(option, f"{option}={seconds}: must be 1 to {_MAX_SECONDS}")
             (spec.grace_steps.add() if duration is None else duration).FromSeconds(seconds)
     if cfg.get("enforce_resources"):
         if role.resource.memMB > 0:
@@ -164,6 +171,14 @@ def _spec(
         if role.resource.cpu > 0:
             spec.limits.cpus = float(role.resource.cpu)
     return spec
+
+
+def _port(role: Role) -> int:
+    """Where the replicas meet."""
+    name, port = next(iter(role.port_map.items()), ("", _DEFAULT_PORT))
+    if not 0 < port <= 65535:
+        raise ValueError(f"role {role.name}: port {name} of port_map is {port}: must be 1 to 65535")
+    return int(port)
 
 
 def _message(role: Role, job_id: str, command: Sequence[str], env: Mapping[str, str]) -> job_pb2.JobSpec:
@@ -240,7 +255,7 @@ def _app_id(name: str, cfg: Mapping[str, Any]) -> str:
     if chosen := cfg.get("app_id"):
         if not _ID.fullmatch(chosen):
             raise WrongOption(
-                "app_id", f"app_id={chosen!r}: must be 1 to 100 of [A-Za-z0-9._-], a letter or digit first"
+                "app_id", f"app_id={chosen!r}: must be 1 to 80 of [A-Za-z0-9._-], a letter or digit first"
             )
         return str(chosen)
     return str(make_unique(_word(name, "app")[:50]))

@@ -13,7 +13,7 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, InvalidRunConfigExcept
 from torchx.workspace.dir_workspace import DirWorkspaceMixin
 
 from muster.torchx import submitted
-from muster.torchx.app_jobs import FINAL, AppJobs, FoundApp, FoundPart, NoAnswer, NotCancelled
+from muster.torchx.app_jobs import FINAL, AppJobs, FoundApp, FoundPart, NoAnswer, NotCancelled, NotSubmitted
 from muster.torchx.app_logs import lines
 from muster.torchx.app_parts import AppRequest, app_request, shown
 from muster.torchx.app_status import first_failed, response, state
@@ -121,8 +121,8 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
         submitted.note(request.app_id, request.known)  # before: what a kill leaves behind can be cancelled
         try:
             self._jobs.start(request)
-        except BaseException as error:
-            if not noted:
+        except (NotSubmitted, WrongOption) as error:
+            if not noted and not getattr(error, "left", False):
                 submitted.forget(request.app_id)
             if isinstance(error, WrongOption):
                 raise InvalidRunConfigException(str(error), error.option, {}) from None

@@ -275,6 +275,15 @@ def two_tf_ports() -> int:
     raise AssertionError("no port is free")
 
 
+def test_a_command_starts_its_own_ranks(daemon: Daemon) -> None:
+    """Once, whatever the number of ranks, and with nothing in its environment that says it is one of them."""
+    starts = 'echo "$# $1 RANK=$RANK"; for rank in 0 1; do RANK=$rank sh -c \'echo "rank $RANK"\'; done; exit 3'
+    daemon.run("sh", "-c", starts, "sh", "a b", job_id="own", boot="command", ranks=2)
+    job = daemon.wait("own")
+    assert (job.state, job.verdict.exit_code, len(job.ranks), job.ranks[0].role) == (FAILED, 3, 1, "launcher")
+    assert said(daemon, job) == "1 a b RANK=\nrank 0\nrank 1\n"
+
+
 def test_tensorflow_on_two_nodes(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
     command = [sys.executable, script(tmp_path, PS_WORKER)]
     port = two_tf_ports()

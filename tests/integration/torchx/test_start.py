@@ -221,6 +221,9 @@ def test_a_submit_that_is_repeated(three: Nodes) -> None:
         assert again == first
         with pytest.raises(NotSubmitted, match=f"{same}-0"):
             torchx.run(app(role("true")), "muster", cfg={"hosts": three.hosts, "app_id": same})
+        with pytest.raises(NotSubmitted, match=f"an app of this id has other hosts or replicas, job {same}-"):
+            one = role(HELD, str(go))
+            torchx.run(app(one), "muster", cfg={"hosts": [*three.hosts[1:], three.hosts[0]], "app_id": same})
         assert all(map(alive, pids)), "an app that runs is not rolled back"
         go.write_text("0")
         assert until(torchx, first, AppState.SUCCEEDED)
@@ -237,8 +240,8 @@ def test_a_submit_that_is_repeated(three: Nodes) -> None:
         ("hosts=a:1;b:1", "tls_ca", "TCP needs a certificate"),
         ("hosts=a:1;b:1,tls_ca=/none,tls_cert=/none,tls_key=/none", "tls_ca", "cannot read /none"),
         ("hosts=/a;/b,workdir=here", "workdir", "must be an absolute path"),
-        ("hosts=/a;/b,app_id=-x", "app_id", "must be 1 to 100 of"),
-        ("hosts=/a;/b,max_runtime_s=0", "max_runtime_s", "must be more than 0"),
+        ("hosts=/a;/b,app_id=-x", "app_id", "must be 1 to 80 of"),
+        ("hosts=/a;/b,max_runtime_s=0", "max_runtime_s", "must be 1 to"),
     ],
 )
 def test_a_wrong_option(three: Nodes, cfg: str, option: str, said: str) -> None:
@@ -247,6 +250,12 @@ def test_a_wrong_option(three: Nodes, cfg: str, option: str, said: str) -> None:
         with pytest.raises(InvalidRunConfigException, match=said) as error:
             torchx.run(app(role("true", replicas=2)), "muster", cfg=opts)
     assert error.value.cfg_key == option
+
+
+def test_two_roles_of_one_name(three: Nodes) -> None:
+    with runner(three) as torchx, pytest.raises(ValueError, match="two roles have one name: a, a"):
+        roles = [role("true", name="a", replicas=1), role("true", name="a", replicas=1)]
+        torchx.run(app(*roles), "muster", cfg={"hosts": three.hosts})
 
 
 def test_a_wrong_option_on_the_command_line(three: Nodes) -> None:
@@ -262,13 +271,14 @@ def test_a_wrong_option_on_the_command_line(three: Nodes) -> None:
         ({"mounts": [BindMount("/data", "/mnt")]}, "mount of /data at /mnt: muster mounts nothing"),
         ({"max_retries": 1001}, "must be 0 to 1000"),
         ({"env": {"A": 1}}, "must be text"),
+        ({"port_map": {"c10d": -1}, "replicas": 2}, "must be 1 to 65535"),
         ({"env": {"A": "\udcff"}}, "must be text in UTF-8"),
         ({"name": "x" * 300}, "must be text of at most 256 bytes"),
     ],
 )
 def test_what_muster_cannot_do_for_a_role(three: Nodes, fields: dict[str, Any], said: str) -> None:
     with runner(three) as torchx, pytest.raises((InvalidRunConfigException, ValueError), match=said):
-        one = role("true", name=fields.pop("name", "sh"), replicas=1, **fields)
+        one = role("true", **{"replicas": 1} | fields)
         torchx.run(app(one), "muster", cfg={"hosts": three.hosts})
 
 
