@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ APP, SESSION, ROLE, REPLICA, REPLICAS, PART, SIZE, IMAGE = (
 MARK = ("torchx", "app")
 #: What muster gives a rank that has no PATH (docs/concepts/ranks.md).
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_DEFAULT_PORT = 29500
+_PORTS = range(20000, 30000)
 #: A century.
 _MAX_SECONDS = 3_155_760_000
 #: Devices of TorchX that are muster's cards.
@@ -159,7 +160,7 @@ def _spec(
         spec.ranks = 1
     if role.num_replicas > 1:
         spec.node_rank, spec.node_count = replica, role.num_replicas
-        spec.master_addr, spec.master_port = lead, _port(role)
+        spec.master_addr, spec.master_port = lead, _port(role, request.app_id)
     for option, duration in (("max_runtime_s", spec.max_runtime), ("grace_s", None)):
         if (seconds := cfg.get(option)) is not None:
             if not 0 < seconds <= _MAX_SECONDS:
@@ -173,9 +174,9 @@ def _spec(
     return spec
 
 
-def _port(role: Role) -> int:
-    """Where the replicas meet."""
-    name, port = next(iter(role.port_map.items()), ("", _DEFAULT_PORT))
+def _port(role: Role, app_id: str) -> int:
+    """Where the replicas meet: the role's first port, or one that two apps on a node hardly share."""
+    name, port = next(iter(role.port_map.items()), ("", _PORTS[zlib.crc32(app_id.encode()) % len(_PORTS)]))
     if not 0 < port <= 65535:
         raise ValueError(f"role {role.name}: port {name} of port_map is {port}: must be 1 to 65535")
     return int(port)

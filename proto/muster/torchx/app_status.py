@@ -79,7 +79,9 @@ def _message(app: FoundApp, failed: FoundPart | None) -> str:
         told += [f"{part.role}/{part.replica}: {warning}" for part in app.parts for warning in part.job.warnings][:5]
     missing = app.size - len(app.parts)
     if missing > 0 and app.silent:
-        told.append(f"{missing} of {app.size} replicas are not known: no answer from {named(app.silent)}")
+        told.append(
+            f"{missing} of {app.size} replicas are not known: no answer from {named(app.silent)}; they may still run"
+        )
     elif missing > 0:
         told.append(
             f"{missing} of {app.size} replicas are not known to the daemons that were asked: removed, or at others"

@@ -26,6 +26,7 @@ EXPLAINED_S = 5
 #: Seconds after its end within which that may still come.
 _FRESH_S = 30
 
+_NO_HOSTS = "no daemon is known: name them as `hosts` in .torchxconfig, section [muster], or in MUSTER_HOSTS"
 _CANCELLED = "torchx: cancelled"
 _log = logging.getLogger(__name__)
 
@@ -78,6 +79,8 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
         self._jobs = AppJobs(self._pool)
         #: Apps that this process submitted, and where they went. Only their ends does it act on.
         self._mine: dict[str, KnownHosts] = {}
+        #: What was last said of apps whose replicas could not all be stopped.
+        self._warned: dict[str, str] = {}
 
     def close(self) -> None:
         """Closes the connections. Apps go on."""
@@ -152,6 +155,8 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
         """The apps of all daemons that are named, whoever submitted them; the newest first."""
         known = self._chosen()
         everywhere = [known] if known.hosts else submitted.recall_all()
+        if not everywhere:
+            raise NoAnswer(_NO_HOSTS)
         apps, silent = self._jobs.find_all(everywhere)
         for host, why in silent.items():
             _log.warning("%s is not listed: %s", host.address, why)
@@ -216,14 +221,16 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
         try:
             self._jobs.stop(app, f"torchx: {failed.role}/{failed.replica} failed")
         except NotCancelled as error:
-            _log.warning("%s", error)
+            if self._warned.get(app.app_id) != str(error):  # TorchX looks each second
+                self._warned[app.app_id] = str(error)
+                _log.warning("%s", error)
 
     # --- daemons -----------------------------------------------------------------------------------------------------
 
     def _find(self, app_id: str, patience_s: float = GLANCE_S) -> FoundApp:
         known = self._mine.get(app_id) or submitted.recall(app_id) or self._chosen()
         if not known.hosts:
-            raise NoAnswer(f"{app_id}: no daemon is known: name them in MUSTER_HOSTS, or as `hosts` in .torchxconfig")
+            raise NoAnswer(f"{app_id}: {_NO_HOSTS}")
         app = self._jobs.find(app_id, known, patience_s)
         app.submitted_here = app_id in self._mine
         return app

@@ -380,6 +380,22 @@ async def test_the_client_speaks_to_no_daemon_without_a_certificate(listening: L
         await muster.node.GetNode(node_pb2.GetNodeRequest(), timeout=60)
 
 
+def test_the_blocking_client(listening: Listening) -> None:
+    with pytest.raises(ValueError, match="requires a client certificate"), client.connect_blocking(listening.address):
+        pass
+    credentials = listening.operator.credentials(listening.authority.file)
+    with client.connect_blocking(listening.address, "alice\n@login1", credentials) as muster:
+        spec = job_pb2.JobSpec(job_id="x", command=["sleep", "1000"])
+        assert muster.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job.job_id == "x"
+        asked = muster.jobs.Stop.future(job_pb2.StopRequest(job_id="x"), timeout=60)
+        assert "alice@login1" in asked.result().job.verdict.stopped_by
+        with pytest.raises(grpc.RpcError) as caught:
+            muster.jobs.Get(job_pb2.GetRequest(job_id="none"), timeout=60)
+        assert client.failure(caught.value).reason == "JOB_NOT_FOUND"
+    with client.connect_blocking(str(listening.daemon.root.socket)) as muster:
+        assert [job.job_id for job in muster.jobs.List(job_pb2.ListRequest(), timeout=60).jobs] == ["x"]
+
+
 @pytest.mark.parametrize("how", ["cut at NUL", "beside another name", "of another kind"])
 def test_a_name_that_only_looks_like_an_operators_has_no_role(listening: Listening, tmp_path: Path, how: str) -> None:
     subject, others = {

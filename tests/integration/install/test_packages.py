@@ -72,6 +72,9 @@ def test_what_is_in_the_wheel(packages: tuple[Path, Path]) -> None:
         metadata = {name.partition(".dist-info/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
         assert {"licenses/LICENSE", "METADATA", "entry_points.txt"} <= metadata.keys()
         assert f"Version: {muster.agent.__version__}\n" in wheel.read(metadata["METADATA"]).decode()
+        points = wheel.read(metadata["entry_points.txt"]).decode().partition("[torchx.schedulers]\n")[2].splitlines()
+        assert points[0].startswith("local_docker = torchx."), "what TorchX takes without -s stays what it was"
+        assert "muster = muster.torchx.scheduler:create_scheduler" in points
     units = {f"muster/agent/units/{name}" for name in ("README.md", "muster.slice", "musterd.service")}
     units |= {f"muster/agent/units/{folder}/muster.conf" for folder in ("sysusers.d", "tmpfiles.d")}
     ours = {name.removeprefix("proto/") if name.startswith("proto/") else f"muster/{name}" for name in sources()}

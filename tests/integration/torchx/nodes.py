@@ -48,7 +48,7 @@ class Nodes:
             [BIN / "torchx", *words],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             cwd=self.folder,
             env=self.env | (env or {}),
             check=False,

@@ -59,7 +59,7 @@ def test_what_another_process_finds_out(three: Nodes, torchx: Any, tmp_path: Pat
     # Another user, who has no notes, names the hosts; and one who does not is told to.
     other = {"XDG_STATE_HOME": str(tmp_path)}
     bare = three.command("status", handle, env=other)
-    assert bare.returncode != 0 and "name them in MUSTER_HOSTS, or as `hosts` in .torchxconfig" in bare.stderr
+    assert bare.returncode != 0 and "no daemon is known: name them as `hosts` in .torchxconfig" in bare.stderr
     other["MUSTER_HOSTS"] = ";".join(three.hosts)
     assert "State: RUNNING" in three.command("status", handle, env=other).stdout
     assert handle in three.listed(**other)
@@ -91,7 +91,9 @@ def test_a_failure_ends_the_other_replicas_of_who_waits(three: Nodes, torchx: An
         AppState.FAILED,
         AppState.CANCELLED,
     ]
-    verdict = three.daemons[1].get(f"{app_id(handle)}-1").verdict
+    # A status waits for the cause, but only so long.
+    verdict = three.daemons[1].explained(f"{app_id(handle)}-1").verdict
+    status = torchx.status(handle)
     assert "exited with code 7" in status.msg and verdict.recommendation_reason in status.msg
     error = json.loads(status.structured_error_msg)
     assert error["message"]["errorCode"] == 7 and verdict.summary in error["message"]["message"]
@@ -263,8 +265,8 @@ def test_a_node_that_is_lost_while_an_app_runs(three: Nodes, torchx: Any, tmp_pa
     )
 
 
-@pytest.mark.slow
-def test_cancel_while_a_daemon_is_away(three: Nodes, torchx: Any) -> None:
+def test_cancel_while_a_daemon_is_away(three: Nodes, torchx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.torchx.scheduler.LOOK_S", 0.1)
     handle = start(three, torchx, role("exec sleep 1000"))
     away = three.daemons[0]
     away.kill()
@@ -275,7 +277,7 @@ def test_cancel_while_a_daemon_is_away(three: Nodes, torchx: Any) -> None:
             assert three.daemons[number].wait(f"{app_id(handle)}-{number}").state == job_pb2.JOB_STATE_STOPPED
     finally:
         away.restart()
-    assert torchx.status(handle).state is AppState.RUNNING
+    until(torchx, handle, AppState.RUNNING)
     torchx.cancel(handle)
     assert until(torchx, handle, *DONE).state is AppState.CANCELLED
 

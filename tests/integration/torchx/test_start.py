@@ -107,7 +107,8 @@ def test_cards_that_a_node_does_not_have(three: Nodes) -> None:
     assert "sh/0" in said and "sh/2" in said, "each daemon's refusal is told"
 
 
-def test_a_daemon_that_is_not_there(three: Nodes, tmp_path: Path) -> None:
+def test_a_daemon_that_is_not_there(three: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.torchx.app_jobs.LOOK_S", 0.1)
     hosts = [*three.hosts[:2], f"unix:{tmp_path}/none.sock"]
     said = refused(three, {"hosts": hosts}, role("sleep 1000"))
     assert f"sh/2 at unix:{tmp_path}/none.sock: no daemon answers" in said
