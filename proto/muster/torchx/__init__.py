@@ -6,3 +6,8 @@ together, `app_status` says how an app is, `app_logs` reads the output of a repl
 many daemons at once; `daemon_hosts`, which daemons those are and how they are named; `submitted`, where this user's
 apps went.
 """
+
+import os
+
+# Before gRPC is imported: it writes to stderr, which is the user's, of connections that were idle.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

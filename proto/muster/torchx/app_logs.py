@@ -66,6 +66,10 @@ def _whole(data: bytes, end: int) -> int:
     return begin
 
 
+def _never_reached(error: grpc.RpcError) -> bool:
+    return failure(error).message.startswith("failed to connect")
+
+
 def lines(
     client: BlockingClient, job_id: str, since: datetime | None, until: datetime | None, follow: bool
 ) -> Iterator[str]:
@@ -78,12 +82,12 @@ def lines(
     if until is not None:
         request.until.FromNanoseconds(round(until.timestamp() * 1e9))
     splitters: dict[int, LineSplitter] = {}
-    end = time.monotonic() + PATIENCE_S
+    end = 0.0
     while True:
+        began = time.monotonic()
         call = client.logs.ReadLogs(request)
         try:
             for message in call:
-                end = time.monotonic() + PATIENCE_S
                 if message.eof:
                     for lost in message.missing:
                         _log.warning("%s: %d bytes of output are missing: %s", job_id, lost.bytes, lost.reason)
@@ -93,6 +97,9 @@ def lines(
                 request.offsets[message.rank] = message.offset + len(message.data)
                 yield from splitters.setdefault(message.rank, LineSplitter()).feed(message.data)
         except grpc.RpcError as error:
+            # The search begins when a stream breaks that was open: it may have been silent for hours.
+            if not end or (time.monotonic() - began > 1.0 and not _never_reached(error)):
+                end = time.monotonic() + PATIENCE_S
             if status_of(error) not in _PASSING or time.monotonic() > end:
                 raise
             _log.debug("%s: reading on: %s", job_id, failure(error).message)

@@ -178,7 +178,9 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
         """The output of a replica. Raises ValueError for a stream that muster does not keep apart, and for a replica
         that does not exist."""
         if streams not in (None, Stream.COMBINED):
-            raise ValueError(f"muster keeps stdout and stderr in one log: use `combined` instead of `{streams}`")
+            raise ValueError(
+                f"muster keeps stdout and stderr in one log: use `combined` instead of `{Stream(streams).value}`"
+            )
         app = self._find(app_id)
         part = next((part for part in app.parts if (part.role, part.replica) == (role_name, k)), None)
         if part is None:
