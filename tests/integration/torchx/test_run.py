@@ -3,9 +3,11 @@
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -223,13 +225,17 @@ def test_output_of_a_time(three: Nodes, torchx: Any, tmp_path: Path) -> None:
 
 
 def test_without_follow_the_output_ends_and_with_it_goes_on_over_a_restart(
-    three: Nodes, torchx: Any, tmp_path: Path
+    three: Nodes, torchx: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    later = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later[0], sleep=time.sleep)
+    monkeypatch.setattr("muster.torchx.app_logs.time", clock)
     go = tmp_path / "go"
     handle = start(three, torchx, role(f"echo early; {HELD.replace('exit', 'echo late; exit')}", str(go)))
     eventually(lambda: list(torchx.log_lines(handle, "sh", 1)) == ["early\n"])
     followed = iter(torchx.log_lines(handle, "sh", 1, should_tail=True))
     assert next(followed) == "early\n"
+    later[0] = 3600.0  # it is silent for an hour, and the search for the daemon begins only then
     three.daemons[1].kill()
     three.daemons[1].restart()
     go.write_text("0")
