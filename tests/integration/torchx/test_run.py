@@ -75,13 +75,14 @@ def test_what_another_process_finds_out(three: Nodes, torchx: Any, tmp_path: Pat
     assert three.listed()[handle] == "SUCCEEDED"
 
 
-def test_an_app_that_does_not_exist(three: Nodes, torchx: Any) -> None:
+def test_an_app_that_does_not_exist(three: Nodes, torchx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     start(three, torchx, role("true"))
-    hosts = {"MUSTER_HOSTS": ";".join(three.hosts)}
+    monkeypatch.setenv("MUSTER_HOSTS", ";".join(three.hosts))
     for name in ("none", "../../etc/passwd", "x" * 300, "a b"):
-        done = three.command("status", f"muster://torchx/{name}", env=hosts)
-        assert done.returncode == 1 and "does not exist" in done.stderr, done.stderr
-    assert three.command("cancel", "muster://torchx/none", env=hosts).returncode == 0
+        assert torchx.status(f"muster://torchx/{name}") is None
+        torchx.cancel(f"muster://torchx/{name}")
+    done = three.command("status", "muster://torchx/none", env={"MUSTER_HOSTS": three.hosts[0]})
+    assert done.returncode == 1 and "does not exist" in done.stderr, done.stderr
 
 
 def test_a_failure_ends_the_other_replicas_of_who_waits(three: Nodes, torchx: Any) -> None:
@@ -215,8 +216,8 @@ def test_output_of_a_time(three: Nodes, torchx: Any, tmp_path: Path) -> None:
     handle = start(three, torchx, role(f"echo early; {HELD.replace('exit', 'echo late; exit')}", str(go), replicas=1))
     eventually(lambda: "early\n" in torchx.log_lines(handle, "sh"))
     # The time index is of 100 ms: a moment in which nothing is written separates the two.
-    middle = datetime.now() + timedelta(seconds=1)
-    eventually(lambda: datetime.now() > middle + timedelta(seconds=1))
+    middle = datetime.now() + timedelta(seconds=0.3)
+    eventually(lambda: datetime.now() > middle + timedelta(seconds=0.3))
     go.write_text("0")
     until(torchx, handle, AppState.SUCCEEDED)
     assert list(torchx.log_lines(handle, "sh", since=middle)) == ["late\n"]

@@ -116,9 +116,10 @@ def test_a_daemon_that_is_not_there(three: Nodes, tmp_path: Path, monkeypatch: p
 
 def test_a_name_that_is_taken(three: Nodes) -> None:
     three.daemons[2].run("sleep", "1000", job_id="mine-2")
+    pid = three.daemons[2].until_running("mine-2").ranks[0].pid
     said = refused(three, {"app_id": "mine"}, role("sleep 1000"))
     assert "sh/2" in said and "mine-2" in said
-    assert three.daemons[2].get("mine-2").state == job_pb2.JOB_STATE_RUNNING, "somebody else's job goes on"
+    assert alive(pid), "somebody else's job goes on"
     three.daemons[2].stop("mine-2", 0)
 
 
