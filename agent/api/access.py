@@ -14,10 +14,11 @@ from contextvars import ContextVar
 from typing import Any
 
 from muster.agent.api import certificate, own_jobs
-from muster.agent.api.identity import HEADER, PeerProcess, Tokens
+from muster.agent.api.identity import PeerProcess, Tokens
 from muster.agent.api.own_jobs import EVERYTHING, Reach
 from muster.agent.config.access_settings import AccessTable
 from muster.agent.errors import IdentityNeeded, MusterError, NotAllowed, NotKnown, TokenRefused
+from muster.own_token import HEADER
 from muster.probes.kernel.dataclass import dataclass
 
 

@@ -31,8 +31,6 @@ from muster.probes.kernel.dataclass import dataclass
 
 #: Seconds for which a token is good.
 TOKEN_S = 300.0
-#: Its name in the metadata of a call.
-HEADER = "muster-token"
 #: Seconds that a client has to take its token, and that the name of a user is looked for.
 ANSWER_S, NAME_S = 2.0, 1.0
 #: Seconds for which the name of a user is remembered; and how many are.

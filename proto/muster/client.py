@@ -4,18 +4,22 @@
         answer = await muster.jobs.Start(job_pb2.StartRequest(spec=spec))
 
 `connect_blocking` gives the same services without asyncio, for programs with threads of their own.
+Over a unix socket each call shows which user and process makes it (own_token.py).
 It needs `grpcio`, `protobuf` and `googleapis-common-protos`, and nothing else of muster's.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 from grpc import aio
 
+from muster import own_token
 from muster.v1 import event_pb2_grpc, exec_pb2_grpc, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
 
 if TYPE_CHECKING:
@@ -24,8 +28,6 @@ if TYPE_CHECKING:
     from muster.v1.job_pb2_grpc import JobServiceAsyncStub, JobServiceStub
     from muster.v1.log_pb2_grpc import LogServiceAsyncStub, LogServiceStub
     from muster.v1.node_pb2_grpc import NodeServiceAsyncStub, NodeServiceStub
-
-    _Call = aio.UnaryUnaryCall[Any, Any]  # generic in its stubs only
 
 _NO_CREDENTIALS = "{}: over TCP a daemon requires a client certificate: give credentials"
 _DETAILS = "grpc-status-details-bin"
@@ -101,8 +103,9 @@ async def connect(
     no daemon listens. `caller` is shown in journal and events as the one who asked ("slurmctld", "alice@login1").
     HOST:PORT needs `credentials`, as grpc.ssl_channel_credentials makes them; ValueError without.
     """
-    interceptors = [_Caller(caller)] if caller else []
     where = target(address)
+    told = _Told(caller, where)
+    interceptors = [kind(told) for kind in _KINDS]
     if credentials is not None:
         made = aio.secure_channel(where, credentials, options=_OPTIONS, interceptors=interceptors)
     elif where.startswith("unix:"):
@@ -134,7 +137,7 @@ def connect_blocking(
     else:
         raise ValueError(_NO_CREDENTIALS.format(address))
     with made:
-        channel = grpc.intercept_channel(made, _BlockingCaller(caller)) if caller else made
+        channel = grpc.intercept_channel(made, _BlockingTeller(_Told(caller, where)))
         yield BlockingClient(
             channel,
             job_pb2_grpc.JobServiceStub(channel),
@@ -145,42 +148,76 @@ def connect_blocking(
         )
 
 
-def _printable(caller: str) -> str:
-    return "".join(char for char in caller if char.isascii() and char.isprintable())
+class _Told:
+    """What each call says of who makes it."""
+
+    def __init__(self, caller: str, where: str) -> None:
+        printable = "".join(char for char in caller if char.isascii() and char.isprintable())
+        self._claim = (("muster-caller", printable),) if printable else ()
+        path = where.removeprefix("unix:").removeprefix("//") if where.startswith("unix:") else ""
+        self._tokens = own_token.beside(Path(path)) if path else None
+
+    def metadata(self, given: Any) -> tuple[tuple[str, str | bytes], ...]:
+        """That of a call, with claim and token. A token for each call: the daemon may be another one by now. Blocks for
+        as long as the daemon needs to answer, at most a second."""
+        token: tuple[tuple[str, str], ...] = ()
+        if self._tokens is not None:
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                token = ((own_token.HEADER, own_token.fresh(self._tokens)[0]),)
+        return (*(given or ()), *self._claim, *token)
 
 
-class _Caller(aio.UnaryUnaryClientInterceptor):
-    """Says in each call that could be recorded who makes it."""
+class _Teller:
+    """Says in each call who makes it; gRPC wants an object for each kind of calls."""
 
-    def __init__(self, caller: str) -> None:
-        self._caller = _printable(caller)
+    def __init__(self, told: _Told) -> None:
+        self._told = told
 
-    async def intercept_unary_unary(
-        self,
-        continuation: "Callable[[aio.ClientCallDetails, Any], Awaitable[_Call]]",
-        client_call_details: aio.ClientCallDetails,
-        request: Any,
-    ) -> "_Call":
-        metadata = aio.Metadata(*(client_call_details.metadata or ()), ("muster-caller", self._caller))
-        details = aio.ClientCallDetails(
-            client_call_details.method,
-            client_call_details.timeout,
-            metadata,
-            client_call_details.credentials,
-            client_call_details.wait_for_ready,
+    async def _tell(self, continuation: Any, details: aio.ClientCallDetails, request: Any) -> Any:
+        metadata = await asyncio.to_thread(self._told.metadata, details.metadata)
+        more = aio.ClientCallDetails(
+            details.method, details.timeout, aio.Metadata(*metadata), details.credentials, details.wait_for_ready
         )
-        return await continuation(details, request)
+        return await continuation(more, request)
+
+    intercept_unary_unary = intercept_unary_stream = intercept_stream_unary = intercept_stream_stream = _tell
 
 
-class _BlockingCaller(grpc.UnaryUnaryClientInterceptor):
+class _UnaryUnary(_Teller, aio.UnaryUnaryClientInterceptor): ...
+
+
+class _UnaryStream(_Teller, aio.UnaryStreamClientInterceptor): ...
+
+
+class _StreamUnary(_Teller, aio.StreamUnaryClientInterceptor): ...
+
+
+class _StreamStream(_Teller, aio.StreamStreamClientInterceptor): ...
+
+
+_KINDS = (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)
+
+
+class _BlockingTeller(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
     """The same for calls that block."""
 
-    def __init__(self, caller: str) -> None:
-        self._caller = _printable(caller)
+    def __init__(self, told: _Told) -> None:
+        self._told = told
 
-    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        metadata = (*(client_call_details.metadata or ()), ("muster-caller", self._caller))
+    def _tell(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        metadata = self._told.metadata(client_call_details.metadata)
         return continuation(_Details(client_call_details, metadata), request)
+
+    def _tell_all(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        return self._tell(continuation, client_call_details, request_iterator)
+
+    intercept_unary_unary = intercept_unary_stream = _tell
+    intercept_stream_unary = intercept_stream_stream = _tell_all
 
 
 class _Details(grpc.ClientCallDetails):

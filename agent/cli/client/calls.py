@@ -23,10 +23,10 @@ with late_import.noted("asyncio", "grpc.aio", "google.protobuf.internal.python_m
     from google.protobuf.duration_pb2 import Duration
 
 from muster.agent.cli.client.address import Address
-from muster.agent.cli.client.own_token import OwnToken
 from muster.agent.cli.client.slot_wait import SAY_S, TOKEN_REFUSED, SlotWait
 from muster.agent.cli.exits import BadSpec, CallFailed, CommandFailed, Exit, NoDaemon, Why
 from muster.agent.cli.printing import note
+from muster.own_token import OwnToken
 from muster.probes.kernel.backoff import Backoff
 from muster.v1 import event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
 

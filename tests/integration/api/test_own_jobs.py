@@ -1,5 +1,6 @@
 """Who is at the other end of a unix socket, and users who reach their own jobs only."""
 
+import asyncio
 import json
 import os
 import socket
@@ -156,6 +157,30 @@ def test_the_command_line_shows_its_token(daemon: Daemon) -> None:
     assert daemon.cli("stop", "x").returncode == 0
     line = audit(daemon)[-1]
     assert line["uid"] == 0 and line["says"] == f"root (muster, pid {line['pid']})"
+
+
+def test_the_clients_show_their_tokens_with_every_kind_of_call(owned: Daemon) -> None:
+    watch = event_pb2.WatchRequest(from_oldest=True, no_follow=True)
+    run = exec_pb2.ExecRequest(start=exec_pb2.ExecStart(job_id="none", argv=["id"]))
+    with client.connect_blocking(owned.address) as blocking:
+        blocking.jobs.Start(spec("x"), timeout=60)
+        assert list(blocking.events.Watch(watch, timeout=60))
+        with pytest.raises(grpc.RpcError) as error:
+            list(blocking.execs.Exec(iter([run]), timeout=60))
+        assert client.failure(error.value).reason == "JOB_NOT_FOUND"
+
+    async def stop() -> None:
+        async with client.connect(owned.address, "the tests") as muster:
+            assert [answer async for answer in muster.events.Watch(watch, timeout=60)]
+            call = muster.execs.Exec(iter([run]), timeout=60)
+            with pytest.raises(grpc.RpcError) as error:
+                [answer async for answer in call]
+            assert client.failure(error.value).reason == "JOB_NOT_FOUND"
+            await muster.jobs.Stop(job_pb2.StopRequest(job_id="x", grace=Duration()), timeout=60)
+
+    asyncio.run(stop())
+    lines = [line for line in audit(owned) if line["answer"] == "OK"]
+    assert [(line["uid"], line["pid"]) for line in lines] == [(0, os.getpid())] * 2
 
 
 @pytest.mark.parametrize("token", ["x", "x.y", "é.y", "." * 100, "W10=.", "a" * 5000], ids=range(6))

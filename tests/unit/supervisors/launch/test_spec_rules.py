@@ -297,7 +297,7 @@ def test_what_passes_the_rules_is_safe_to_use(any_spec):
 @pytest.mark.parametrize(
     ("changes", "shown"),
     [
-        ({"boot": "horovod"}, ("'horovod'", "ranks, torchrun, msrun, pytorch, tensorflow, mpi")),
+        ({"boot": "horovod"}, ("'horovod'", "ranks, torchrun, msrun, pytorch, tensorflow, mpi, command")),
         ({"training_mode": "fast"}, ("'fast'", "normal, high_performance, diagnosis")),
         ({"nodes": ("a", "b", "c"), **NODES}, ("3 names for 2",)),
         ({"limits": {"files": 1.0}}, ("nofile, memlock, stack, core, nproc, memory, cpus",)),

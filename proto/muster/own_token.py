@@ -1,4 +1,6 @@
-"""The token by which the daemon knows which user and process calls (agent/api/identity.py)."""
+"""The token by which a daemon knows which user and process calls (docs/concepts/security.md, "Who calls"). It is of the
+contract: clients ask for it at `identity.sock`, beside the socket of the calls. Nothing but the standard library.
+"""
 
 import json
 import socket
@@ -7,15 +9,17 @@ from pathlib import Path
 
 #: Seconds that the daemon has to answer: it needs less than a millisecond, and without a token a call still works.
 ANSWER_S = 1.0
+#: The name of the token in a call's metadata.
+HEADER = "muster-token"
 _MOST = 4096
 
 
 class OwnToken:
-    """This process' token for one daemon. It is asked for with the first call, and again before it is too old."""
+    """The token of this process for one daemon. It is asked for with the first call, and again before it is too old."""
 
     def __init__(self, path: Path | None) -> None:
         """`path`: the unix socket of the calls; None: over TCP a certificate says who calls."""
-        self._path = path.with_name("identity.sock") if path is not None else None
+        self._path = beside(path) if path is not None else None
         self._token = ""
         self._until = 0.0
 
@@ -25,16 +29,28 @@ class OwnToken:
         if self._path is not None and time.monotonic() >= self._until:
             self._token = ""
             try:
-                told = json.loads(_answer(self._path))
+                self._token, good_for = fresh(self._path)
                 # Half its life, so that it is good when it arrives.
-                self._token, self._until = str(told["token"]), time.monotonic() + float(told["expires_in_s"]) / 2
+                self._until = time.monotonic() + good_for / 2
             except (OSError, ValueError, KeyError, TypeError):
                 self._until = time.monotonic() + ANSWER_S
-        return (("muster-token", self._token),) if self._token else ()
+        return ((HEADER, self._token),) if self._token else ()
 
     def drop(self) -> None:
         """The daemon refuses it: the next call gets another one."""
         self._until = 0.0
+
+
+def beside(path: Path) -> Path:
+    """Where tokens are given for the socket of the calls at `path`."""
+    return path.with_name("identity.sock")
+
+
+def fresh(path: Path) -> tuple[str, float]:
+    """A token, and for how many seconds it is good. Raises OSError, ValueError, KeyError or TypeError where the answer
+    has none: the daemon is of an earlier release, too busy, or cannot tell who calls. Blocks for up to ANSWER_S."""
+    told = json.loads(_answer(path))
+    return str(told["token"]), float(told["expires_in_s"])
 
 
 def _answer(path: Path) -> bytes:
