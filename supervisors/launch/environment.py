@@ -47,7 +47,7 @@ def common(root: Root, spec: JobSpec, job: Job, account: Account) -> dict[str, s
         "LANG": "C.UTF-8",
     }
     env |= presets.of(spec.training_mode)
-    env |= modelarts.variables(spec, job)
+    env |= modelarts.variables(spec, job) | modelarts.folders(root, spec, account.home)
     env |= spec.env
     env.pop(MARK, None)  # of a session in which somebody began this job: its own would be taken for that
     if spec.requirements:

@@ -13,7 +13,7 @@ from muster.supervisors.launch.limits import RESOURCES
 from muster.supervisors.launch.modes import boot, modelarts, presets
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.settings_file import SettingsFile
-from muster.supervisors.model.spec import Boot, JobSpec
+from muster.supervisors.model.spec import Boot, JobSpec, TrainingMode
 from muster.supervisors.paths import Root
 from muster.supervisors.system import trust
 
@@ -92,7 +92,9 @@ class ProcessBuilder:
         self._paths.workspace.mkdir(exist_ok=True)
         self._paths.workspace.chmod(0o711)  # to be passed through by the job's user, whatever our umask is
         unusual = ""
-        if self._records or self._spec.boot != Boot.RANKS or self._job.has_table or self._job.card_kind == "ascend":
+        ascend = self._job.has_table or self._job.card_kind == "ascend"
+        diagnosed = self._spec.training_mode == TrainingMode.DIAGNOSIS
+        if self._records or self._spec.boot != Boot.RANKS or ascend or diagnosed:
             name = modelarts.job_name(self._spec.job_id, self._spec.env)
             unusual = user_folder.make_logs(self._root, name, self._spec.job_id, self.account)
         if not self._has_folders():
@@ -141,6 +143,7 @@ class ProcessBuilder:
         mine = os.sched_getaffinity(0)
         for rank, made in zip(job.ranks, processes, strict=True):
             env = environment.of_rank(self._root, spec, job, rank, common) | made.env
+            env |= presets.folders(spec.training_mode, facts.log_dir, env)
             workdir = spec.workdir or self._workspace(rank)
             specs.append(
                 ProcessSpec(
@@ -198,9 +201,10 @@ class ProcessBuilder:
     def _folders(self, env: dict[str, str], workdir: str) -> tuple[str, ...]:
         """Folders that are made as the job's user, who may be the only one who can (a network file system)."""
         found = [workdir] if self._has_folders() and not self._spec.workdir else []
-        if plog := env.get("ASCEND_PROCESS_LOG_PATH"):
-            found.append(plog)
-        return tuple(found)
+        named = ["ASCEND_PROCESS_LOG_PATH"]
+        if self._spec.training_mode == TrainingMode.DIAGNOSIS:
+            named += ["GLOG_log_dir", "MS_RDR_PATH", "NPU_COLLECT_PATH"]
+        return (*found, *dict.fromkeys(env[name] for name in named if env.get(name)))
 
     def _files(self) -> tuple[tuple[str, str], ...]:
         path = modelarts.table_path(self._spec.env)

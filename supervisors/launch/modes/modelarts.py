@@ -23,6 +23,8 @@ TABLE_NAME = "jobstart_hccl.json"
 DEFAULT_TABLE = f"/user/config/{TABLE_NAME}"
 #: Where the launcher keeps logs and working folders when there is no MA_MOUNT_PATH.
 _TMP_LOG, _CACHE = "/tmp/log", "/cache"
+#: Interfaces in the order of the platform's NCCL_SOCKET_IFNAME.
+_INTERFACES = ("ib0", "bond0", "eth0")
 #: Variables by which a container of the platform is known; it is they from which the launcher knows job and table.
 _OF_CONTAINER = frozenset({"MA_VJ_NAME", "RANK_TABLE_FILE", "RANK_TABLE_FILE_V_1_0"})
 
@@ -143,7 +145,30 @@ def variables(spec: JobSpec, job: "Job") -> dict[str, str]:
     }
     if job.node_name:
         found["MA_CURRENT_IP"] = job.node_name
-    return found
+    return found | _of_nccl(spec, job)
+
+
+def _of_nccl(spec: JobSpec, job: "Job") -> dict[str, str]:
+    """NCCL's of the table of the container's environment, for jobs with the platform's variables: of its interfaces
+    those that this node has, since NCCL fails where it finds none. Not for Ascend; mpirun hands its own on."""
+    if not in_container(spec.env) or spec.boot == Boot.MPI or job.has_table or job.card_kind == "ascend":
+        return {}
+    there = [name for name in _INTERFACES if os.path.exists(f"/sys/class/net/{name}")]
+    return {"NCCL_DEBUG": "INFO", **({"NCCL_SOCKET_IFNAME": ",".join(there)} if there else {})}
+
+
+def folders(root: Root, spec: JobSpec, home: str) -> dict[str, str]:
+    """The platform's variables of folders: the user's home, the folder with the code and the one above it, and where
+    logs go. The code is where the ranks work, or, where each has a folder of its own, the one above these."""
+    code = spec.workdir or str(root.job(spec.job_id).workspace)
+    parent = os.path.dirname(os.path.normpath(code)) or "/"
+    return {"MA_HOME": home, "MA_JOB_DIR": parent, "MA_LOG_DIR": log_root(root), "WORKSPACE": code}
+
+
+def log_root(root: Root) -> str:
+    """The log folder as the launcher calls it: a daemon that stands in for the launcher has a link there, and the path
+    is to be the launcher's, letter by letter."""
+    return os.path.join(root.log.parent, os.readlink(root.log) if root.log.is_symlink() else root.log.name)
 
 
 def job_name(job_id: str, env: Mapping[str, str]) -> str:
@@ -181,10 +206,8 @@ def further_logs(root: Root, job_id: str, env: Mapping[str, str]) -> Path:
 def of_rank(root: Root, spec: JobSpec, job: "Job", rank: "Rank", env: Mapping[str, str], device: int) -> dict[str, str]:
     """The variables that the Ascend launcher sets per process. `device`: which of the visible devices it is to use."""
     name = job_name(spec.job_id, env)
-    # A daemon that stands in for the launcher has a link there: the path is to be the launcher's, letter by letter.
-    logs = os.path.join(root.log.parent, os.readlink(root.log) if root.log.is_symlink() else root.log.name)
     folder = further_logs(root, spec.job_id, env).name
-    plog = os.path.join(logs, folder, "ascend", "process_log", f"rank_{rank.rank}")
+    plog = os.path.join(log_root(root), folder, "ascend", "process_log", f"rank_{rank.rank}")
     return {
         "JOB_ID": name,
         "ASCEND_DEVICE_ID": str(device),

@@ -1,5 +1,6 @@
 """Environments that are set as a whole: MindSpore's training modes, and PyTorch's flight recorder."""
 
+import os
 from collections.abc import Mapping
 
 from muster.supervisors.model.spec import TrainingMode
@@ -27,6 +28,21 @@ _PRESETS: dict[str, dict[str, str]] = {
 def of(mode: str) -> dict[str, str]:
     """Variables of a training mode; none for the empty one."""
     return dict(_PRESETS.get(mode, {}))
+
+
+def folders(mode: str, logs: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Variables of folders in the fault diagnosis, below a job's further `logs` as on the platform (5.1, its layout of
+    logs): MindSpore's own log and what it records of its run; per rank what CANN dumps of TensorFlow's graphs.
+    MindSpore writes files only where its log does not go to stderr. None that `env` has; `RANK_ID` in it: the rank."""
+    if mode != TrainingMode.DIAGNOSIS:
+        return {}
+    mindspore = os.path.join(logs, "mindspore", "log")
+    found = {"GLOG_log_dir": mindspore, "GLOG_logtostderr": "0", "MS_RDR_PATH": mindspore}
+    if rank := env.get("RANK_ID"):
+        found["NPU_COLLECT_PATH"] = os.path.join(logs, "ascend", "npu_collect", f"rank_{rank}")
+    if "GLOG_log_dir" in env or "GLOG_logtostderr" in env:  # where the log goes is said already
+        del found["GLOG_log_dir"], found["GLOG_logtostderr"]
+    return {name: value for name, value in found.items() if name not in env}
 
 
 #: Entries of the flight recorder's ring, PyTorch's own default where it has one (FlightRecorder.hpp).

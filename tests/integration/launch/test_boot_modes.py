@@ -467,3 +467,16 @@ def test_real_msrun_on_two_nodes(make_daemon: Callable[..., Daemon], tmp_path: P
     for rank, node in enumerate(nodes):
         log = node.root.log / "wide" / "msrun" / f"worker_{rank}.log"
         assert f"rank {rank} of 2: total 3" in log.read_text()
+
+
+# --- folders of the fault diagnosis -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("boot", ["ranks", "command"])
+def test_the_diagnosis_has_its_folders(daemon: Daemon, boot: str) -> None:
+    writes = 'echo "$GLOG_logtostderr" > "$GLOG_log_dir/mine.$$"; test -d "$MS_RDR_PATH"'
+    daemon.run("sh", "-c", writes, job_id="sick", boot=boot, ranks=2, training_mode="diagnosis")
+    job = daemon.wait("sick")
+    assert job.state == SUCCEEDED, said(daemon, job)
+    written = list((daemon.root.log / "sick" / "mindspore" / "log").iterdir())
+    assert [path.read_text() for path in written] == ["0\n"] * len(job.ranks)

@@ -51,6 +51,10 @@ ONLY_MUSTER = {
     "VC_TASK_INDEX": "the same",
     "VC_WORKER_NUM": "the same",
     "VC_WORKER_HOSTS": "the same",
+    "MA_HOME": "the same",
+    "MA_JOB_DIR": "the same",
+    "MA_LOG_DIR": "the same",
+    "WORKSPACE": "the same",
 }
 #: Given by muster where the caller's environment does not have them.
 DEFAULTS = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG"}

@@ -63,6 +63,10 @@ COMMON = {
     "VC_TASK_INDEX": "2",
     "VC_WORKER_NUM": "3",
     "VC_WORKER_HOSTS": "10.0.0.1",
+    "MA_HOME": "/home/ann",
+    "MA_JOB_DIR": str(ROOT.job("train").folder),
+    "MA_LOG_DIR": str(ROOT.log),
+    "WORKSPACE": str(ROOT.job("train").workspace),
 }
 OF_RANK = {
     "RANK": "5",
@@ -196,6 +200,33 @@ def test_on_ascend_some_may_be_given_by_the_spec():
 
 
 OWN_TABLE = "/data/muster/state/jobs/train/rank_table.json"
+
+
+def test_folders_of_the_platform_are_where_the_job_works():
+    env = common_of(workdir="/data/code/", env={"MA_HOME": "/mine"})
+    assert {name: env[name] for name in ("MA_HOME", "MA_JOB_DIR", "MA_LOG_DIR", "WORKSPACE")} == {
+        "MA_HOME": "/mine",
+        "MA_JOB_DIR": "/data",
+        "MA_LOG_DIR": str(ROOT.log),
+        "WORKSPACE": "/data/code/",
+    }
+
+
+def test_nccl_is_told_on_the_platform_alone(monkeypatch):
+    monkeypatch.setattr("os.path.exists", lambda path: path in ("/sys/class/net/eth0", "/sys/class/net/bond0"))
+    nccl = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "bond0,eth0"}
+    platform = {"MA_VJ_NAME": "ma-job-1"}
+
+    def said(**changes: Any) -> dict[str, str]:
+        return {name: value for name, value in common_of(**changes).items() if name.startswith("NCCL_")}
+
+    assert said() == {}
+    assert said(env=platform) == said(env=platform, boot="torchrun") == nccl
+    assert said(env=platform | {"NCCL_DEBUG": "WARN"}) == nccl | {"NCCL_DEBUG": "WARN"}
+    assert said(env=platform, boot="mpi") == {}
+    assert not {name for name in env_of(on_cards("ascend"), env=platform) if name.startswith("NCCL_")}
+    monkeypatch.setattr("os.path.exists", lambda _: False)
+    assert said(env=platform) == {"NCCL_DEBUG": "INFO"}
 
 
 def test_a_rank_table_makes_it_an_ascend_job():

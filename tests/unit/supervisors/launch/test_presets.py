@@ -47,3 +47,13 @@ def test_what_a_job_says_of_its_flight_recorder_stays():
     """Under either name: both names of one thing with two values would be a riddle."""
     own = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_DUMP_TEMP_FILE": "/mine/", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
     assert presets.flight_recorder(own, "/logs/fr-", False) == {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/logs/fr-"}
+
+
+def test_folders_of_the_diagnosis():
+    assert presets.folders("normal", "/log/j", {}) == presets.folders("", "/log/j", {"RANK_ID": "3"}) == {}
+    mindspore = {"GLOG_log_dir": "/log/j/mindspore/log", "GLOG_logtostderr": "0", "MS_RDR_PATH": "/log/j/mindspore/log"}
+    assert presets.folders("diagnosis", "/log/j", {}) == mindspore
+    graphs = {"NPU_COLLECT_PATH": "/log/j/ascend/npu_collect/rank_3"}
+    assert presets.folders("diagnosis", "/log/j", {"RANK_ID": "3"}) == mindspore | graphs
+    mine = {"GLOG_log_dir": "/mine", "NPU_COLLECT_PATH": "/mine", "RANK_ID": "3"}
+    assert presets.folders("diagnosis", "/log/j", mine) == {"MS_RDR_PATH": "/log/j/mindspore/log"}
