@@ -32,7 +32,7 @@ MINDSPORE ?= mindspore==2.7.*
 # proto/muster holds links to agent, supervisors and probes.
 CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test test-slow chaos test-system test-gpu record-gpu wheelhouse test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench bench-compare soak lock clean
+.PHONY: help setup run test test-slow chaos test-system test-gpu record-gpu wheelhouse image test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench bench-compare soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -72,6 +72,9 @@ record-gpu: $(GPU_READY)  ## what the driver of this machine's card answers, byt
 
 wheelhouse: $(READY) $(PROGRAM)  ## for `make test-gpu` on a machine without a network: FOR=3.12 is its Python, MACHINE=aarch64
 	@$(BIN)/python -m scripts.wheelhouse wheelhouse $(if $(FOR),--python $(FOR)) $(if $(MACHINE),--machine $(MACHINE))
+
+image: $(READY) $(PROGRAM)  ## a container image, by buildah: IMAGE_ARGS="--base IMAGE --tool podman", --ascend
+	@$(BIN)/python -m scripts.image $(IMAGE_ARGS)
 
 test-msrun: $(READY) $(MINDSPORE_READY)  ## the tests of msrun with MindSpore: a download of 800 MB
 	@MUSTER_TEST_MSRUN="$(CURDIR)/.venv-mindspore/bin" \

@@ -1,9 +1,11 @@
-"""Fills a folder with what `make test-gpu` installs on a machine that has a card and no package registry.
+"""Fills a folder with what `make test-gpu` installs on a machine that has a card and no package registry, and, with
+--image, what a container image does.
 
 It holds wheels of muster as the checkout is, and of what that and its tests need, in the versions of
-requirements-dev.lock, for a version of Python and a kind of machine. requirements.txt in it has their hashes.
+requirements-dev.lock, for a version of Python and a kind of machine. requirements.txt in it has their hashes. With
+--image the tests' wheels stay out, and pip, which installs the others and is not among the requirements, is in.
 
-Usage: python -m scripts.wheelhouse FOLDER [--python 3.12] [--machine x86_64]
+Usage: python -m scripts.wheelhouse FOLDER [--python 3.12] [--machine x86_64] [--image]
 """
 
 import argparse
@@ -54,18 +56,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", default=".".join(platform.python_version_tuple()[:2]), metavar="VERSION")
     parser.add_argument("--machine", default=platform.machine(), metavar="x86_64|aarch64")
+    parser.add_argument("--image", action="store_true", help="for an image: with pip, without what tests need")
     given = parser.parse_args(arguments)
     shutil.rmtree(given.folder, ignore_errors=True)
     given.folder.mkdir(parents=True)
     wanted = given.folder / "requirements.txt"
-    names = needed(("muster-agent", *TESTS)) - {"muster-agent"}
+    names = needed(("muster-agent", *(() if given.image else TESTS))) - {"muster-agent"}
     wanted.write_text(locked((ROOT / "requirements-dev.lock").read_text(), names))
     platforms = [f"--platform=manylinux_2_{minor}_{given.machine}" for minor in _GLIBC]
     platforms += [f"--platform=manylinux{old}_{given.machine}" for old in ("2014", "2010", "1")]
     pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     pip += [f"--python-version={given.python}", "--implementation=cp", *platforms, "-d", str(given.folder)]
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(given.folder), str(ROOT)]
-    for command in ([*pip, "-r", str(wanted)], build):
+    own_pip = f"pip=={importlib.metadata.version('pip')}"
+    installer = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(given.folder), own_pip]
+    for command in ([*pip, "-r", str(wanted)], build, *([installer] if given.image else [])):
         if code := subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode:
             return code
     (own,) = given.folder.glob("muster_agent-*.whl")
