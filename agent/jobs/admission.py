@@ -24,6 +24,11 @@ from muster.supervisors.supervision_errors import NotStartable
 _MAX_TEXT, _MAX_NUMBER = 4096, 32
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
+#: Device and inode of a folder: the same in every mount namespace of a host, under whatever path.
+FolderId = tuple[int, int]
+#: What follows from a caller's folder that is another one here.
+_ELSEWHERE = "the command and musterd are in different containers: give --workdir, a folder that musterd has"
+
 
 def new_job_id() -> str:
     """`job-`, the time (so that ids sort by it) and four random characters."""
@@ -43,10 +48,11 @@ def refuse_configured(spec: JobSpec, config: Config) -> None:
         raise InvalidRequest(found)
 
 
-def refuse_unfit(spec: JobSpec) -> None:
-    """Raises InvalidRequest if this node lacks the spec's folder, files or user. Blocks."""
+def refuse_unfit(spec: JobSpec, workdir_of_caller: FolderId | None = None) -> None:
+    """Raises InvalidRequest if this node lacks the spec's folder, files or user. `workdir_of_caller`: the folder is the
+    caller's own, and this one there. Blocks."""
     files = {"pre_start": spec.pre_start, "requirements": spec.requirements, "epilog": spec.epilog}
-    found = [*_workdir(spec.workdir), *_files(files), *_user(spec.user)]
+    found = [*_workdir(spec.workdir, workdir_of_caller), *_files(files), *_user(spec.user)]
     if found:
         raise InvalidRequest(found)
 
@@ -103,15 +109,20 @@ def free_port(taken: set[int]) -> int:
     raise NoRoom("found no free TCP port for master_port in 64 tries: name one in the request")
 
 
-def _workdir(path: str) -> list[Violation]:
+def _workdir(path: str, of_caller: FolderId | None) -> list[Violation]:
     if not path:
         return []
     try:
-        if stat.S_ISDIR(os.stat(path).st_mode):
+        found = os.stat(path)
+        if of_caller is not None and (found.st_dev, found.st_ino) != of_caller:
+            return [Violation("workdir", f"{path!r}: is another folder than the command's there: {_ELSEWHERE}")]
+        if stat.S_ISDIR(found.st_mode):
             return []
         why = "is not a folder"
     except OSError as error:
         why = str(error.strerror).lower()
+        if of_caller is not None and error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return [Violation("workdir", f"{path!r}: {why} where musterd runs: {_ELSEWHERE}")]
     return [Violation("workdir", f"{path!r}: {why}: give a folder that exists on this node")]
 
 

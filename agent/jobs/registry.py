@@ -118,16 +118,18 @@ class Registry(JobTable):
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
-    async def start(self, spec: JobSpec, by: str) -> tuple[Entry, bool]:
+    async def start(
+        self, spec: JobSpec, by: str, workdir_of_caller: admission.FolderId | None = None
+    ) -> tuple[Entry, bool]:
         """Accepts a job: it is on disk when this returns. True: the same job existed before, and this is its entry.
 
-        An empty id is replaced by a new one. Raises InvalidRequest, JobIdConflict, JournalUnreadable, NoSuchCard,
+        An empty id is replaced by a new one. `workdir_of_caller`: as for `admission.refuse_unfit`. Raises InvalidRequest, JobIdConflict, JournalUnreadable, NoSuchCard,
         CardBusy, PortInUse, TooMany, NoRoom, ShuttingDown; nothing was started then.
         """
         if not spec.job_id:
             spec = replace(spec, job_id=admission.new_job_id())
         admission.refuse_configured(spec, self._config())
-        return await self._work.finish(lambda: self._start(spec, by))
+        return await self._work.finish(lambda: self._start(spec, by, workdir_of_caller))
 
     async def stop(
         self,
@@ -215,7 +217,7 @@ class Registry(JobTable):
             await self._loading.index()
             await self._loading.read_again()
 
-    async def _start(self, spec: JobSpec, by: str) -> tuple[Entry, bool]:
+    async def _start(self, spec: JobSpec, by: str, of_caller: admission.FolderId | None) -> tuple[Entry, bool]:
         async with self._work.alone(spec.job_id):
             if self.is_known(spec.job_id):
                 there = await self.get(spec.job_id)
@@ -228,7 +230,7 @@ class Registry(JobTable):
             if self._closing:
                 raise ShuttingDown(with_jobs=True)
             with self._one_more():
-                await self._threads.run(admission.refuse_unfit, spec)
+                await self._threads.run(admission.refuse_unfit, spec, of_caller)
                 held = {e.job.master_port: e.job_id for e in self.unended.values() if not e.job.node_rank}
                 await self._threads.run(admission.refuse_port, spec, held)
                 return await self._accept(spec, by), False

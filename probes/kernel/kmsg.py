@@ -155,7 +155,8 @@ def _boot_id() -> str:
 def unreadable(error: OSError, path: Path = PATH, proc: Path = Path("/proc")) -> str:
     """Why the log cannot be read, and what is missing, in a sentence."""
     if error.errno == errno.ENOENT:
-        return f"{path} does not exist: give the container this device (`--device {path}`) and CAP_SYSLOG"
+        give = f"give the container this device (`--device {path}`) and CAP_SYSLOG"
+        return f'{path} does not exist: {give}, or set skip = "kernel-log" in [health]'
     if error.errno in (errno.EPERM, errno.EACCES):
         capable, restricted = _has_capability(proc), _read(proc / "sys/kernel/dmesg_restrict") == "1"
         if not capable and (restricted or error.errno == errno.EPERM):

@@ -67,7 +67,9 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         if not request.HasField("spec"):
             raise InvalidRequest([Violation("spec", "is not set: give the spec of a job")])
         spec = own_jobs.as_themselves(access.reach(), convert.spec_from(request.spec))
-        entry, existed = await self._server.registry.start(spec, access.named(context))
+        folder = request.workdir_identity
+        of_caller = (folder.device, folder.inode) if request.HasField("workdir_identity") else None
+        entry, existed = await self._server.registry.start(spec, access.named(context), of_caller)
         return job_pb2.StartResponse(job=self._message(entry), already_existed=existed)
 
     async def Get(self, request: job_pb2.GetRequest, context: "_Context") -> job_pb2.GetResponse:

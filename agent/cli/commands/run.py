@@ -100,16 +100,18 @@ def _on_a_daemon(address: Address, draft: Draft, *, show: bool, quiet: bool, lab
     from muster.agent.cli.client.calls import connect
     from muster.agent.cli.client.interrupts import Interrupts
 
-    spec = _as_asked(address, draft)
+    folder = _fill(address, draft)
+    spec = draft.spec()
     with Interrupts() as interrupts, connect(address) as connection:
-        return _Attached(connection, interrupts, spec, show=show, quiet=quiet, label=label, own=False).run()
+        job = _Attached(connection, interrupts, spec, show=show, quiet=quiet, label=label, own=False)
+        job.folder = folder
+        return job.run()
 
 
-def _as_asked(address: Address, draft: Draft) -> JobSpec:
-    """For a daemon that was there before. Raises BadSpec, CommandFailed."""
-    if address.path is not None:  # it is on this node, so that this folder is there, too
-        caller.fill(draft)
-    return draft.spec()
+def _fill(address: Address, draft: Draft) -> tuple[int, int] | None:
+    """For a daemon that was there before. Returns the identity of this folder where the job is to run in it. Raises
+    CommandFailed."""
+    return caller.fill(draft) if address.path is not None else None  # it is on this node, as this folder is
 
 
 def _answers(address: Address, quiet: bool) -> bool:
@@ -257,6 +259,8 @@ class _Attached:
         self._quiet = quiet
         self._label = label
         self._own = own
+        #: Device and inode of the spec's folder, where it is this command's.
+        self.folder: tuple[int, int] | None = None
         #: Whether the job has ended, and well.
         self.succeeded = False
 
@@ -265,7 +269,7 @@ class _Attached:
         from muster.agent.cli.spec.submit import STOPPING, submit
 
         try:
-            answer = submit(self._connection, self._spec, own=self._own)
+            answer = submit(self._connection, self._spec, folder=self.folder, own=self._own)
         except CallFailed as failure:
             if self._own and failure.reason == STOPPING:  # it got the signal that we got, or only it did
                 raise not_started(self._interrupts.first or signal.SIGTERM) from None
@@ -400,12 +404,13 @@ def start(address: Address, draft: Draft, as_json: bool) -> None:
     runs in a folder of its own, unless --workdir names one. With an id that exists and the same spec, `start` prints
     the existing job; with another spec it fails with exit code 5.
     """
-    spec = _as_asked(address, draft)
+    folder = _fill(address, draft)
+    spec = draft.spec()
     from muster.agent.cli.client.calls import connect
     from muster.agent.cli.spec.submit import submit
 
     with connect(address) as connection:
-        answer = submit(connection, spec)
+        answer = submit(connection, spec, folder=folder)
     if answer.already_existed and on_terminal():
         note(f"job {answer.job.job_id} exists already, with the same spec")
     if as_json:

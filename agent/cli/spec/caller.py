@@ -9,9 +9,10 @@ from muster.agent.cli.spec.job_spec import Draft
 from muster.supervisors.launch.modes import modelarts
 
 
-def fill(draft: Draft) -> None:
+def fill(draft: Draft) -> tuple[int, int] | None:
     """Where the draft says nothing: this folder, this process's umask, and python3 before a bare `train.py` of this
-    folder. For a daemon of this node only.
+    folder. For a daemon of this node only. Returns device and inode of this folder where the draft has it from here: in
+    another container the daemon has another folder of this name, or none.
 
     A platform that names the working folder (ModelArts), and ranks of another user, who may have no access to this
     folder, keep the folders that muster makes for them. Raises CommandFailed (usage) where this folder was removed.
@@ -22,6 +23,9 @@ def fill(draft: Draft) -> None:
     has_folder = modelarts.in_container(asked.env) or (table and modelarts.working_folder(asked.env, 0))
     if "workdir" not in draft.written and not has_folder and _is_me(asked.user):
         draft.asked = replace(asked, workdir=here(), command=with_python(asked.command))
+        found = os.stat(".")
+        return found.st_dev, found.st_ino
+    return None
 
 
 def fill_umask(draft: Draft) -> None:

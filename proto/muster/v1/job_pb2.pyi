@@ -1341,20 +1341,52 @@ class StartRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SPEC_FIELD_NUMBER: _builtins.int
+    WORKDIR_IDENTITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
+    @_builtins.property
+    def workdir_identity(self) -> Global___FolderIdentity:
+        """Of a client on the unix socket whose own folder is spec.workdir: which folder it has under that path. A daemon that
+        has another one there, or none, runs in another container than the client, and refuses the job (INVALID_ARGUMENT).
+        """
+
     def __init__(
         self,
         *,
         spec: Global___JobSpec | None = ...,
+        workdir_identity: Global___FolderIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec", "workdir_identity", b"workdir_identity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec", "workdir_identity", b"workdir_identity"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StartRequest: _TypeAlias = StartRequest  # noqa: Y015
+
+@_typing.final
+class FolderIdentity(_message.Message):
+    """A folder, whatever its path: stat(2) of it, the same in every container of a host."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    INODE_FIELD_NUMBER: _builtins.int
+    device: _builtins.int
+    inode: _builtins.int
+    def __init__(
+        self,
+        *,
+        device: _builtins.int = ...,
+        inode: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "inode", b"inode"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FolderIdentity: _TypeAlias = FolderIdentity  # noqa: Y015
 
 @_typing.final
 class StartResponse(_message.Message):

@@ -144,6 +144,26 @@ def test_ranks_of_another_user_have_their_own_folder(open_daemon, tmp_path):
     assert done.returncode == 0 and str(tmp_path) not in done.stdout and done.stdout.endswith("\n0027\n")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root and mount namespaces")
+@pytest.mark.parametrize("how", ["run", "start"])
+def test_a_command_in_another_container_than_the_daemon_names_a_folder(open_daemon, tmp_path, how):
+    """One of the same name is another one there; without a word of it the job would run among other files."""
+    script = 'mount -t tmpfs none "$1"; cd "$1"; shift; exec "$@"'
+    command = ["unshare", "--mount", "sh", "-ec", script, "sh", str(tmp_path), str(MUSTER)]
+    address = ["--address", open_daemon.address]
+
+    def done(*options):
+        words = [*command, how, *address, *options, "--", *WHERE]
+        return subprocess.run(words, env=environment(open_daemon), capture_output=True, text=True, check=False)
+
+    refused = done("--job-id", "x")
+    assert refused.returncode == 2 and "x" not in open_daemon.cli("ps", "-aq").stdout.split(), refused
+    assert f"workdir: '{tmp_path}': is another folder than the command's there" in refused.stderr
+    assert "give --workdir" in refused.stderr
+    assert done("--job-id", "y", "--workdir", str(tmp_path)).returncode == 0
+    assert open_daemon.output(open_daemon.wait("y")).startswith(f"{tmp_path}\n".encode())
+
+
 def test_a_folder_that_was_removed_is_named(daemon, tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -68,6 +68,16 @@ def test_the_working_folder_must_be_one(tmp_path: Path):
         assert str(path) in str(caught.value)
 
 
+def test_a_callers_own_folder_must_be_the_same_one_here(tmp_path: Path):
+    spec, seen = JobSpec("a", ("true",), workdir=str(tmp_path)), tmp_path.stat()
+    admission.refuse_unfit(spec, (seen.st_dev, seen.st_ino))
+    with pytest.raises(InvalidRequest, match=r"another folder .* different containers: give --workdir") as caught:
+        admission.refuse_unfit(spec, (seen.st_dev, seen.st_ino + 1))
+    assert caught.value.violations[0].field == "workdir" and str(tmp_path) in str(caught.value)
+    with pytest.raises(InvalidRequest, match=r"no such file .* different containers: give --workdir"):
+        admission.refuse_unfit(JobSpec("a", ("true",), workdir=str(tmp_path / "none")), (seen.st_dev, seen.st_ino))
+
+
 def test_the_user_must_exist_and_be_allowed(monkeypatch: pytest.MonkeyPatch):
     admission.refuse_unfit(JobSpec("a", ("true",), user=str(os.geteuid())))
     with pytest.raises(InvalidRequest, match="user: user 'no-such-user' does not exist on this node"):
