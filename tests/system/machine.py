@@ -1,7 +1,6 @@
 """A machine of its own with a real systemd: a Debian tree, booted by systemd-nspawn.
 
-The tree is made once by debootstrap, from the mirror that this machine's own apt uses, and kept in the user's cache;
-each machine boots a copy. Its network is its own loopback, its cgroup tree is cgroup v2, and a reboot of it is a real
+Each machine boots a copy of the tree (debian.py). Its network is its own loopback, its cgroup tree is cgroup v2, and a reboot of it is a real
 one for muster: processes, run folder and boot id are new.
 """
 
@@ -11,63 +10,21 @@ import shutil
 import signal
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.conftest import eventually, running
+from tests.system import debian
 
 REPOSITORY = Path(__file__).parents[2]
-#: What of Debian is in the tree, beyond the smallest that boots.
-PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-venv,procps,man-db,mandoc,zsh,fish"
 VENV = "/opt/muster"
 _ENV = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"}
 
 
 def missing() -> str:
     """Why there can be no such machine here; empty where there can be."""
-    if os.geteuid() != 0:
-        return "needs root"
-    for tool in ("systemd-nspawn", "debootstrap", "nsenter", "apt-get"):
-        if not shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"):
-            return f"needs {tool}"
-    return ""
-
-
-def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home, "muster-tests")
-
-
-def _of_os(key: str) -> str:
-    for line in Path("/etc/os-release").read_text().splitlines():
-        name, _, value = line.partition("=")
-        if name == key:
-            return value.strip('"')
-    raise AssertionError(f"/etc/os-release says nothing of {key}")
-
-
-def debian() -> Path:
-    """The tree, made where it is not there yet: a minute and 300 MB."""
-    tree = _cache() / f"{_of_os('VERSION_CODENAME')}-{zlib.crc32(PACKAGES.encode()):08x}"
-    if tree.exists():
-        return tree
-    tree.parent.mkdir(parents=True, exist_ok=True)
-    listed = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI)"], check=True, capture_output=True, text=True
-    ).stdout.split()
-    new = tree.with_name(f"{tree.name}.{os.getpid()}")
-    try:
-        subprocess.run(
-            ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", _of_os("VERSION_CODENAME"), new, listed[0]],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        new.rename(tree)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-    return tree
+    return debian.missing("systemd-nspawn", "nsenter")
 
 
 def wheels(folder: Path) -> Path:
@@ -98,7 +55,7 @@ class Machine:
     def __init__(self, folder: Path, wheels: Path) -> None:
         self.tree = folder / "tree"
         self.name = f"muster{os.getpid()}"
-        subprocess.run(["cp", "-a", "--reflink=auto", f"{debian()}/.", _made(self.tree)], check=True)
+        subprocess.run(["cp", "-a", "--reflink=auto", f"{debian.tree()}/.", _made(self.tree)], check=True)
         shutil.copytree(wheels, self.tree / "wheels")
         self._console = folder / "console"
         self._process: subprocess.Popen[bytes] | None = None

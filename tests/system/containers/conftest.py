@@ -1,0 +1,43 @@
+"""The images, built once for all tests of this folder."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.containers.engine import ASCEND, IMAGE, Engine
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """With the image IMAGE."""
+    with Engine(tmp_path_factory.mktemp("containers")) as engine:
+        engine.make_base()
+        engine.made = engine.make("--tag", IMAGE)
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def ascend(engine: Engine) -> str:
+    """The image on Ascend's base, here a stand-in."""
+    engine.make("--ascend", "--tag", ASCEND)
+    return ASCEND
+
+
+@pytest.fixture(autouse=True)
+def left_as_found() -> None:
+    """In the place of the machine's, which these tests do not have."""
+
+
+@pytest.fixture
+def volume(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Makes volumes, which end with the test."""
+    made: list[str] = []
+
+    def make(*options: str) -> str:
+        made.append(engine.podman("volume", "create", *options).stdout.strip())
+        return made[-1]
+
+    yield make
+    for name in made:
+        engine.podman("volume", "rm", "-f", name, check=False)
