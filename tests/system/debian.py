@@ -17,7 +17,9 @@ def missing(*tools: str) -> str:
     """Why there can be no tree here, or what of these tools is missing; empty where nothing is."""
     if os.geteuid() != 0:
         return "needs root"
-    return next((f"needs {tool}" for tool in (*tools, "debootstrap", "apt-get") if not shutil.which(tool, path=PATH)), "")
+    return next(
+        (f"needs {tool}" for tool in (*tools, "debootstrap", "apt-get") if not shutil.which(tool, path=PATH)), ""
+    )
 
 
 def _cache() -> Path:

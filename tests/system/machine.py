@@ -1,7 +1,7 @@
 """A machine of its own with a real systemd: a Debian tree, booted by systemd-nspawn.
 
-Each machine boots a copy of the tree (debian.py). Its network is its own loopback, its cgroup tree is cgroup v2, and a reboot of it is a real
-one for muster: processes, run folder and boot id are new.
+Each machine boots a copy of the tree (debian.py). Its network is its own loopback, its cgroup tree is cgroup v2, and a
+reboot of it is a real one for muster: processes, run folder and boot id are new.
 """
 
 import json

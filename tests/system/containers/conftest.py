@@ -1,5 +1,6 @@
 """The images, built once for all tests of this folder."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,10 +10,11 @@ from tests.system.containers.engine import ASCEND, IMAGE, Engine
 
 
 @pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """With the image IMAGE."""
-    with Engine(tmp_path_factory.mktemp("containers")) as engine:
+def engine() -> Iterator[Engine]:
+    """With the image IMAGE. Its folder has a short name: of a long one podman's clean-up finds no container."""
+    with Engine(Path(tempfile.mkdtemp(prefix="c-", dir="/tmp"))) as engine:
         engine.make_base()
+        engine.make_wheels()
         engine.made = engine.make("--tag", IMAGE)
         yield engine
 
@@ -30,7 +32,7 @@ def left_as_found() -> None:
 
 
 @pytest.fixture
-def volume(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., str]]:
+def volume(engine: Engine) -> Iterator[Callable[..., str]]:
     """Makes volumes, which end with the test."""
     made: list[str] = []
 

@@ -21,7 +21,10 @@ from tests.system import debian
 REPOSITORY = Path(__file__).parents[3]
 BASE, IMAGE, ASCEND = "localhost/base", "localhost/muster", "localhost/muster-ascend"
 #: Of the tree, what an image has no use for.
-_LEFT_OUT = ("./usr/share/doc", "./usr/share/man", "./usr/share/locale", "./var/cache/apt", "./var/lib/apt")
+_LEFT_OUT = (
+    *("./usr/share/doc/*/*.gz", "./usr/share/fish", "./usr/share/locale", "./usr/share/man"),
+    *("./var/cache", "./var/lib/apt"),
+)
 #: Each is tried in turn: overlayfs cannot lie on every file system.
 _DRIVERS = ("overlay", "vfs")
 
@@ -58,8 +61,8 @@ class Engine:
         }
         (folder / "containers.conf").write_text(
             f"[containers]\ndefault_ulimits = {_limits()}\n"
-            '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
-            f'static_dir = "{folder}/libpod"\ntmp_dir = "{folder}/run/libpod"\nvolume_path = "{folder}/volumes"\n'
+            '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+            f'tmp_dir = "{folder}/run/libpod"\nvolume_path = "{folder}/volumes"\n'
             f'[engine.runtimes]\nrunc = ["{shutil.which("runc", path=debian.PATH)}"]\n'
         )
 
@@ -85,33 +88,55 @@ class Engine:
 
     def podman(self, *argv: str | Path, check: bool = True, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
         """Runs it to its end."""
-        return self._run(("podman", *argv), check, timeout)
-
-    def _run(self, argv: Sequence[str | Path], check: bool, timeout: float) -> "subprocess.CompletedProcess[str]":
         done = subprocess.run(
-            argv, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+            ["podman", *argv],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
         assert not check or done.returncode == 0, f"{argv}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done
 
-    def buildah(self, *argv: str | Path) -> str:
-        """Runs it to its end. Returns what it printed on stdout, stripped."""
-        return self._run(("buildah", *argv), True, 300).stdout.strip()
-
     def make_base(self) -> None:
         """The Debian tree as the image BASE."""
-        container = self.buildah("from", "scratch")
-        root = self.buildah("mount", container)
-        packed = ["tar", "-C", debian.tree(), *(f"--exclude={path}" for path in _LEFT_OUT), "-c", "."]
+        packed: list[str | Path] = ["tar", "-C", debian.tree(), *(f"--exclude={path}" for path in _LEFT_OUT), "-c", "."]
         with subprocess.Popen(packed, stdout=subprocess.PIPE) as tar:
-            subprocess.run(["tar", "-C", root, "-x", "--same-owner", "-p"], stdin=tar.stdout, check=True, timeout=300)
+            subprocess.run(
+                ["podman", "import", "-q", "-", BASE], env=self.env, stdin=tar.stdout, check=True, timeout=300
+            )
         assert tar.returncode == 0
-        self.buildah("commit", "-q", "--rm", container, BASE)
+
+    def make_wheels(self) -> None:
+        """For the base's Python, from the package registry."""
+        version = (debian.tree() / "usr/bin/python3").readlink().name.removeprefix("python")
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "scripts.wheelhouse",
+            self.folder / "wheels",
+            "--image",
+            "--python",
+            version,
+        ]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done
 
     def make(self, *options: str, timeout: float = 300) -> str:
         """An image as `make image` builds it, without a network. Returns what was printed."""
-        command = [sys.executable, "-m", "scripts.image", "--base", BASE, *options, "--"]
-        command += ["--isolation", "oci", "--network", "none"]
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "scripts.image",
+            "--base",
+            BASE,
+            "--wheels",
+            self.folder / "wheels",
+            *options,
+        ]
+        command += ["--", "--isolation", "oci", "--network", "none"]
         done = subprocess.run(
             command, env=self.env, cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout, check=False
         )
@@ -165,7 +190,10 @@ class Container:
 
     def wait_up(self) -> "Container":
         """Until its daemon answers."""
-        eventually(lambda: self.exec("muster", "ps", "-q").returncode == 0, 60, f"{self.name}: {self.logs()}")
+        try:
+            eventually(lambda: self.exec("muster", "ps", "-q").returncode == 0, 60)
+        except AssertionError:
+            raise AssertionError(f"no answer of the daemon in {self.name}: {self.logs()}") from None
         return self
 
     def exit_code(self) -> int:

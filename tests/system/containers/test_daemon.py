@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.conftest import eventually
+from tests.small_disk import small_disk
 from tests.system.containers.engine import IMAGE, REPOSITORY, Container, Engine
 from tests.system.containers.marks import MARKS, SAVES
 
@@ -21,9 +23,11 @@ class Sidecar:
         self.run, self.state, self.log, self.work = volume(), volume(), volume(), volume()
 
     @contextmanager
-    def container(self, *options: str, log: str = "") -> Iterator[Container]:
+    def container(self, *options: str) -> Iterator[Container]:
         """Of the daemon; it answers."""
-        places = {self.run: "/run/muster", self.state: "/var/lib/muster", log or self.log: "/var/log/muster"}
+        places = {self.run: "/run/muster", self.state: "/var/lib/muster"}
+        if not any("/var/log/muster" in option for option in options):
+            places[self.log] = "/var/log/muster"
         mounted = [word for name, path in places.items() for word in ("-v", f"{name}:{path}")]
         mounted += ["-v", f"{self.work}:/work", "-v", f"{SETTINGS}:/etc/muster/musterd.toml:ro"]
         with self._engine.container("--read-only", "--shm-size", "1100m", *mounted, *options, IMAGE) as daemon:
@@ -53,7 +57,9 @@ def test_a_client_in_another_container(engine: Engine, volume: Callable[..., str
         code, out, err = sidecar.client("muster", "run", "--", *where)
         assert (code, out) == (2, "") and "give --workdir, a folder that musterd has" in err, err
         code, out, err = sidecar.client("muster", "run", "--workdir", "/tmp", "--", *where)
-        assert (code, out) == (0, f"on {daemon.exec('hostname').stdout}"), "it runs with the daemon, not with the client"
+        assert (code, out) == (0, f"on {daemon.exec('hostname').stdout}"), (
+            "it runs with the daemon, not with the client"
+        )
         # A folder that both have is the same one: nothing is to be named.
         code, out, err = sidecar.client("muster", "run", "--", "pwd", options=("-w", "/work"))
         assert (code, out) == (0, "/work\n"), err
@@ -93,10 +99,9 @@ def test_killed_while_jobs_run_and_started_again_on_the_same_volumes(
         upgraded.muster("run", "--workdir", "/", "--", "true")
 
 
-def test_a_full_volume_of_logs_costs_no_rank(engine: Engine, volume: Callable[..., str]) -> None:
-    full = volume("--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", "o=size=1m,uid=65532,gid=65532,mode=755")
-    sidecar = Sidecar(engine, volume)
-    with sidecar.container(log=full) as daemon:
+def test_a_full_volume_of_logs_costs_no_rank(engine: Engine, volume: Callable[..., str], tmp_path: Path) -> None:
+    sidecar, logs = Sidecar(engine, volume), tmp_path / "logs"
+    with small_disk(logs, "1m,uid=65532,gid=65532"), sidecar.container("-v", f"{logs}:/var/log/muster") as daemon:
         writes = "head -c 8000000 /dev/zero | tr '\\0' x; echo $RANK >/tmp/wrote-$RANK; read line </tmp/go; exit 7"
         daemon.exec("sh", "-c", "mkfifo /tmp/go")
         running(daemon, "writes", writes)

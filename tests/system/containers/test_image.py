@@ -37,16 +37,17 @@ END
 
 
 def test_its_health_check_and_command(engine: Engine) -> None:
-    config = json.loads(engine.podman("image", "inspect", IMAGE).stdout)[0]
-    assert config["HealthCheck"]["Test"] == ["CMD", "muster", "check", "--gate"]
-    assert config["Config"]["Cmd"] == ["musterd"] and config["Config"]["User"] == "65532:65532"
+    found = json.loads(engine.podman("image", "inspect", IMAGE).stdout)[0]
+    assert found["Healthcheck"]["Test"] == ["CMD", "muster", "check", "--gate"], found
+    assert found["Config"]["Cmd"] == ["musterd"] and found["Config"]["User"] == "65532:65532"
 
 
 def test_on_ascends_base_the_driver_of_the_host_is_used(engine: Engine, ascend: str, tmp_path: Path) -> None:
     """A fake one, where the host's is mounted."""
     with FakeCards.for_test(tmp_path, "ascend", 2) as cards:
         library = Path(cards.env["LD_LIBRARY_PATH"].split(":")[0], "libdcmi.so")
-        mounted = ["-v", f"{library}:/usr/local/Ascend/driver/lib64/driver/libdcmi.so:ro", "-v", f"{tmp_path}:{tmp_path}"]
+        there = "/usr/local/Ascend/driver/lib64/driver/libdcmi.so"
+        mounted = ["-v", f"{library}:{there}:ro", "-v", f"{tmp_path}:{tmp_path}"]
         with engine.container(*mounted, "-e", f"MUSTER_FAKE_CARDS={cards.env['MUSTER_FAKE_CARDS']}", ascend) as agent:
             agent.wait_up()
             eventually(lambda: agent.muster("node").count("Ascend") == 2, 60, "both cards to be listed")
