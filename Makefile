@@ -60,7 +60,7 @@ chaos: $(READY) $(PROGRAM)  ## two faults at once, again and again: POINTS=1000;
 		$(BIN)/python -m pytest -q -n $(if $(ONLY),0,auto) --dist worksteal \
 		$(if $(ONLY),tests/chaos/test_pairs.py::test_pair,tests/chaos) $(PYTEST_ARGS)
 
-test-system: $(READY) $(PROGRAM)  ## the service under a real systemd, in a container; needs root, systemd-nspawn and debootstrap
+test-system: $(READY) $(PROGRAM)  ## under a real systemd, in real containers; needs root, debootstrap, systemd-nspawn, buildah and podman
 	@$(BIN)/python -m pytest -q tests/system $(PYTEST_ARGS)
 
 test-gpu: $(GPU_READY)  ## what only a machine with an NVIDIA card shows; needs a driver and no network once `make wheelhouse` was run
