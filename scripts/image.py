@@ -4,11 +4,13 @@ The wheels come from the package registry as it is configured here; the build it
 Python. With docker or podman in the place of buildah the command is the same but for its name. Fails where the image of
 no vendor is larger than MOST_MB.
 
-Usage: python -m scripts.image [--ascend] [--base IMAGE] [--python 3.11] [--tag NAME] [--tool buildah] [-- OPTIONS]
+Usage: python -m scripts.image [--ascend] [--base IMAGE] [--python 3.11] [--machine aarch64]
+                               [--tag NAME] [--tool buildah] [-- OPTIONS]
 """
 
 import argparse
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -50,14 +52,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--ascend", action="store_true", help="on Ascend's base image")
     parser.add_argument("--base", default="", metavar="IMAGE", help="another base than the Containerfile's")
     parser.add_argument("--python", default="3.11", metavar="VERSION", help="of the base (default: %(default)s)")
+    parser.add_argument("--machine", default=platform.machine(), metavar="x86_64|aarch64", help="default: this one")
     parser.add_argument("--tag", default="", metavar="NAME", help="default: muster, or muster-ascend")
     parser.add_argument("--tool", default="buildah", choices=("buildah", "podman", "docker"))
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="use these, of an earlier wheelhouse --image")
     parser.add_argument("options", nargs="*", help="for the tool's build, behind --")
     given = parser.parse_args(arguments)
-    wheels = given.wheels or ROOT / "build" / f"wheels-{given.python}"
-    if given.wheels is None and (code := wheelhouse.main([str(wheels), "--image", "--python", given.python])):
-        return code
+    wheels = given.wheels or ROOT / "build" / f"wheels-{given.python}-{given.machine}"
+    if given.wheels is None:
+        target = ["--python", given.python, "--machine", given.machine]
+        if code := wheelhouse.main([str(wheels), "--image", *target]):
+            return code
     file = "Containerfile.ascend" if given.ascend else "Containerfile"
     tag = given.tag or ("muster-ascend" if given.ascend else "muster")
     if code := build(given.tool, tag, wheels.absolute(), file=file, base=given.base, options=given.options):

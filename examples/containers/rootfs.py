@@ -39,7 +39,8 @@ def installed() -> dict[str, Stanza]:
 
 
 def needed(packages: dict[str, Stanza], roots: list[str]) -> list[str]:
-    """The names of `roots` and of all that they depend on, sorted. Of alternatives the first one that is installed."""
+    """The names of `roots` and of all that they depend on, sorted. Of alternatives the first one that is installed.
+    Raises SystemExit where one is missing."""
     provided = {
         name.split()[0]: package
         for package, fields in packages.items()
@@ -52,6 +53,8 @@ def needed(packages: dict[str, Stanza], roots: list[str]) -> list[str]:
         name = left.pop()
         if name in found or name in _NOT:
             continue
+        if name not in packages:
+            raise SystemExit(f"rootfs.py: {name} is not installed in the base, and is needed: install it there")
         found.add(name)
         for field in ("Pre-Depends", "Depends"):
             for wanted in filter(None, packages[name].get(field, "").split(", ")):
@@ -95,13 +98,10 @@ def main(folder: str, roots: list[str]) -> int:
     into = Path(folder)
     into.mkdir(parents=True)
     packages = installed()
-    if missing := [name for name in roots if name not in packages]:
-        print(f"rootfs.py: not installed in the base: {' '.join(missing)}", file=sys.stderr)
-        return 1
+    names = needed(packages, roots)
     for entry in sorted(os.scandir("/"), key=lambda entry: entry.name):
         if entry.is_symlink():
             copy(entry.path, into)
-    names = needed(packages, roots)
     for name in names:
         for path in paths(name, packages[name]):
             if not _LEFT_OUT.search(path):
