@@ -40,7 +40,7 @@ def folders(mode: str, logs: str, env: Mapping[str, str]) -> dict[str, str]:
     found = {"GLOG_log_dir": mindspore, "GLOG_logtostderr": "0", "MS_RDR_PATH": mindspore}
     if rank := env.get("RANK_ID"):
         found["NPU_COLLECT_PATH"] = os.path.join(logs, "ascend", "npu_collect", f"rank_{rank}")
-    if "GLOG_log_dir" in env or "GLOG_logtostderr" in env:  # where the log goes is said already
+    if "GLOG_log_dir" in env or "GLOG_logtostderr" in env:  # the job names its own place for the log
         del found["GLOG_log_dir"], found["GLOG_logtostderr"]
     return {name: value for name, value in found.items() if name not in env}
 

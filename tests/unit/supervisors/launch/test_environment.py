@@ -212,7 +212,7 @@ def test_folders_of_the_platform_are_where_the_job_works():
     }
 
 
-def test_nccl_is_told_on_the_platform_alone(monkeypatch):
+def test_nccl_variables_are_set_on_the_platform_alone(monkeypatch):
     monkeypatch.setattr("os.path.exists", lambda path: path in ("/sys/class/net/eth0", "/sys/class/net/bond0"))
     nccl = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "bond0,eth0"}
     platform = {"MA_VJ_NAME": "ma-job-1"}
