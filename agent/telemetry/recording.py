@@ -1,5 +1,6 @@
 """Makes telemetry records of looks at jobs, and writes them to the file that the operator configured."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -70,14 +71,25 @@ class LogCounts:
 class Recording:
     """Belongs to one event loop. A new look replaces the previous one if that is still waiting."""
 
-    def __init__(self, root: Root, records: Records, path: Callable[[], str], view: Callable[[], View]) -> None:
-        """`path` returns the present file, "" for none; `view` returns the present view of the cards."""
+    def __init__(
+        self,
+        root: Root,
+        records: Records,
+        path: Callable[[], str],
+        view: Callable[[], View],
+        on_logs: Callable[[float, Mapping[str, Mapping[int, float]]], None] = lambda at, rates: None,
+    ) -> None:
+        """`path` returns the present file, "" for none; `view` returns the present view of the cards; `on_logs` gets
+        the bytes per second that each rank of each job has logged since the look before, and the time."""
         self._root = root
         self._records = records
         self._path = path
         self._view = view
         self._file = RecordFile(records)
         self._counts = LogCounts(log_folder.folder(root.log))
+        self._on_logs = on_logs
+        #: Of the look before: its time (CLOCK_MONOTONIC), and the sizes of the logs.
+        self._logged: tuple[float, Mapping[str, dict[str, LogCount]]] = (0.0, {})
         self._next: tuple[ProcessLook, Mapping[str, Entry]] | None = None
         self._came = Changes()
 
@@ -107,8 +119,25 @@ class Recording:
                 look, entries = self._next
                 self._next = None
                 logs = await self._count_logs(entries)
+                self._tell_rates(time.monotonic(), logs)
                 for job in look.jobs:
                     self._records.publish(_record(look, entries[job], self._view(), logs.get(job, {})))
+
+    def _tell_rates(self, up: float, logs: Mapping[str, dict[str, LogCount]]) -> None:
+        (before, earlier), self._logged = self._logged, (up, logs)
+        if up <= before:
+            return
+        rates = {
+            job: {
+                int(rank): max(0, log.size - earlier[job][rank].size) / (up - before)
+                for rank, log in of_job.items()
+                if rank in earlier[job]
+            }
+            for job, of_job in logs.items()
+            if job in earlier
+        }
+        if rates:
+            self._on_logs(time.time(), rates)
 
     async def _follow_file(self) -> None:
         """Until another file is named."""

@@ -16,11 +16,15 @@ from muster.agent.telemetry.history.history_rows import (
     CARD_MEM,
     CPU,
     DRAM,
+    FABRIC,
+    LOG,
     MEM,
     POWER,
+    READ,
     SM,
     TENSOR,
     UTIL,
+    WRITE,
     Bounds,
     Busy,
     SeriesFacts,
@@ -88,7 +92,9 @@ class Telemetry:
         self.history = History(root.state / FILE, self._bounds, owned=owned)
         self.records = Records()
         self._driver = driver
-        self.recording = Recording(root, self.records, lambda: settings().telemetry.record, lambda: driver.view)
+        self.recording = Recording(
+            root, self.records, lambda: settings().telemetry.record, lambda: driver.view, self._note_logs
+        )
         self._sampler = Sampler(
             lambda: settings().telemetry, driver, self.roots, on_readings=self.take_readings, on_look=self.take_look
         )
@@ -111,6 +117,8 @@ class Telemetry:
         self._read_up = 0.0
         #: When each card was last asked what its parts did: that is noted once, not with each reading.
         self._activity_at: dict[int, float] = {}
+        #: The links' counter of each card, and when it was read (CLOCK_MONOTONIC).
+        self._fabric: dict[int, tuple[float, int]] = {}
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -238,7 +246,10 @@ class Telemetry:
         period = self._settings().telemetry.readings_s
         passed = min(up - before, 2 * period) if before else period
         values = {
-            index: _values(seen.value, self._new_activity(view, index))
+            index: {
+                **_values(seen.value, self._new_activity(view, index)),
+                FABRIC: self._new_fabric(view, index),
+            }
             for index, seen in view.readings.items()
             if index in view.cards
         }
@@ -262,6 +273,19 @@ class Telemetry:
             return _NONE
         self._activity_at[index] = seen.at
         return seen.value.activity
+
+    def _new_fabric(self, view: View, index: int) -> float | None:
+        """Bytes per second over a card's links since its health was read before; None where it was not read again."""
+        seen = view.health.get(index)
+        if seen is None or seen.value.fabric_bytes is None:
+            return None
+        before = self._fabric.get(index)
+        if before is not None and seen.at <= before[0]:
+            return None
+        self._fabric[index] = (seen.at, seen.value.fabric_bytes)
+        if before is None or seen.value.fabric_bytes < before[1]:  # the driver was loaded anew
+            return None
+        return (seen.value.fabric_bytes - before[1]) / (seen.at - before[0])
 
     def _note_job(
         self,
@@ -297,11 +321,28 @@ class Telemetry:
                 if not self.history.knows(key):  # it has no cards, or they were not read yet
                     self.history.tell(key, SeriesFacts(asked[job].job.card_kind))
                 self.history.note(key, look.at, {CPU: usage.cpu, MEM: usage.mem})
+                for rank in usage.ranks:
+                    values = {CPU: rank.cpu, READ: rank.read_rate, WRITE: rank.write_rate}
+                    if any(value is not None for value in values.values()):
+                        self._note_rank(key.of_rank(rank.rank), look.at, values)
         # A little less than the period: a look that was due is never one too soon.
         due = look.up - self._recorded_up >= 0.9 * self._settings().telemetry.processes_s
         if due or not self._begun <= self._recorded:
             self._recorded_up, self._recorded = look.up, self._begun
             self.recording.take(look, asked)
+
+
+    def _note_rank(self, key: SeriesKey, at: float, values: Mapping[int, float | None]) -> None:
+        if not self.history.knows(key):
+            self.history.tell(key, SeriesFacts())
+        self.history.note(key, at, values)
+
+    def _note_logs(self, at: float, rates: Mapping[str, Mapping[int, float]]) -> None:
+        """Bytes per second that the ranks of jobs have written into their logs."""
+        for entry in self._live:
+            if entry.job.started_at and not entry.job.state.final:
+                for rank, rate in rates.get(entry.job_id, {}).items():
+                    self._note_rank(job_processes.key(entry).of_rank(rank), at, {LOG: rate})
 
 
 def _of_attempt(busy: Busy | None, entry: Entry) -> Busy | None:
@@ -340,9 +381,9 @@ def _values(reading: Reading, activity: Activity) -> dict[int, float | None]:
 
 
 def _together(values: Sequence[Mapping[int, float | None]]) -> dict[int, float | None]:
-    """Means over several cards, and the sum of power; None if no card gives the reading."""
+    """Means over several cards, and the sum of power and of what passed their links; None if no card gives the reading."""
     found: dict[int, float | None] = {}
-    for metric in (UTIL, CARD_MEM, POWER, SM, TENSOR, DRAM):
-        told = [value for card in values if (value := card[metric]) is not None]
-        found[metric] = sum(told) / (1 if metric == POWER else len(told)) if told else None
+    for metric in (UTIL, CARD_MEM, POWER, SM, TENSOR, DRAM, FABRIC):
+        told = [value for card in values if (value := card.get(metric)) is not None]
+        found[metric] = sum(told) / (1 if metric in (POWER, FABRIC) else len(told)) if told else None
     return found

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 import anyio
 
 from muster.agent.errors import CursorTooOld
-from muster.agent.events.event_store import Event, EventStore
+from muster.agent.events.event_store import Event
 from muster.agent.jobs.entry import Entry
 from muster.agent.node.conditions import XID, Condition
 from muster.agent.node.node_notes import CLEARED, CONDITION, DRAINED, EVENT, UNDRAINED
+from muster.agent.why.known import ReadableEvents
 from muster.probes.checks.result import Status
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.card_identity import own_number
@@ -80,7 +81,7 @@ class Events:
     trouble: str = ""
 
 
-async def read(store: EventStore, entry: Entry) -> Events:
+async def read(store: ReadableEvents, entry: Entry) -> Events:
     """The events of a job, and those of the node since its acceptance. Never raises.
 
     If the job is damaged on disk, its time of acceptance comes from the last event of that kind.

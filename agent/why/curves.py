@@ -22,7 +22,7 @@ from muster.agent.telemetry.history.history_rows import (
     FoundSeries,
     Step,
 )
-from muster.agent.telemetry.history.history_store import History
+from muster.agent.why.known import ReadableHistory
 from muster.probes.kernel.dataclass import dataclass
 
 #: Seconds before the end that are shown, the number of steps, and the time limit for the history in seconds.
@@ -60,7 +60,7 @@ class Minutes:
     missing: str = ""
 
 
-async def read(history: History, entry: Entry, zero: float, readings_s: float) -> Minutes:
+async def read(history: ReadableHistory, entry: Entry, zero: float, readings_s: float) -> Minutes:
     """The minutes before `zero` in which the attempt ran. Never raises."""
     begin = max(zero - WINDOW_S, entry.job.started_at)
     if not entry.job.started_at or zero <= begin:

@@ -21,7 +21,7 @@ from muster.agent.jobs.explained import Explained
 from muster.agent.jobs.registry import Registry
 from muster.agent.link import supervisor_client
 from muster.agent.link.supervisor_client import LinkLost, Refused
-from muster.agent.why.known import Known
+from muster.agent.why.known import Sources
 from muster.supervisors.model.states import EXPLAINED
 from muster.supervisors.supervision_errors import explain
 
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 class Explaining:
     """Belongs to one event loop."""
 
-    def __init__(self, known: Known, registry: Registry) -> None:
+    def __init__(self, known: Sources, registry: Registry) -> None:
         self._known, self._registry = known, registry
         self._ended: deque[Entry] = deque()
         self._told = Changes()

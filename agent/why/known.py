@@ -1,25 +1,57 @@
 """The parts of the daemon that a report needs. Few imports: the daemon names these parts when it starts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from muster.agent.config.schema import Config
-from muster.agent.events.event_store import EventStore
+from muster.agent.events.event_store import Event, EventStore
+from muster.agent.node.conditions import Condition
 from muster.agent.node.health import NodeHealth
+from muster.agent.telemetry.history.history_rows import FoundSeries
 from muster.agent.telemetry.sampling import Telemetry
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.paths import Root
 
 
-class Known(Protocol):
-    """The parts of the daemon that a report needs."""
+class ReadableEvents(Protocol):
+    """The events of the node: the daemon's store, or its files (agent/events/disk_events.py)."""
+
+    async def read(self, cursor: str | None, limit: int) -> list[tuple[Event, str]]:
+        """As `EventStore.read`."""
+
+
+class ReadableHistory(Protocol):
+    """The history: the daemon's, or its file (history_disk.py)."""
+
+    async def job(
+        self, name: str, start: float, end: float, step: float, *, ranks: bool = False
+    ) -> list[FoundSeries]:
+        """As `History.job`."""
+
+
+class HasHistory(Protocol):
+    """What knows the history."""
 
     @property
-    def events(self) -> EventStore: ...
+    def history(self) -> ReadableHistory: ...
+
+
+class HasConditions(Protocol):
+    """What knows the present conditions of the node."""
+
     @property
-    def telemetry(self) -> Telemetry: ...
+    def conditions(self) -> Iterable[Condition]: ...
+
+
+class Known(Protocol):
+    """What a report is made of: parts of the daemon, or what they have left on disk."""
+
     @property
-    def health(self) -> NodeHealth: ...
+    def events(self) -> ReadableEvents: ...
+    @property
+    def telemetry(self) -> HasHistory: ...
+    @property
+    def health(self) -> HasConditions: ...
     @property
     def config(self) -> Callable[[], Config]: ...
     @property

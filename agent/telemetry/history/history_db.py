@@ -7,11 +7,13 @@ whole has a bound of its own: history_bounds.py.
 """
 
 import math
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from muster.agent.telemetry.history.history_rows import (
     FRESH_S,
@@ -30,9 +32,9 @@ from muster.agent.telemetry.history.history_rows import (
 from muster.probes.kernel.dataclass import dataclass
 
 #: `PRAGMA user_version` of this layout.
-FORMAT = 2
+FORMAT = 3
 #: What a format has more than the one before: METRICS, at the end of both rings.
-_ADDED = {2: ("sm", "tensor", "dram")}
+_ADDED = {2: ("sm", "tensor", "dram"), 3: ("fabric", "read", "write", "log")}
 #: Bytes of the write-ahead log before it is put into the database, and at most an eighth of the bound.
 _LOG_BYTES = 4 << 20
 #: Seconds to wait for another process that has the file open.
@@ -57,6 +59,8 @@ CREATE TABLE thin (
 ) WITHOUT ROWID;
 PRAGMA user_version = {FORMAT};
 """
+#: The ranks of a job: its id, a slash, a number.
+_RANKS = "kind = 'rank' AND born = ?2 AND substr(name, 1, length(?1) + 1) = ?1 || '/'"
 _OF_FRESH = ", ".join(f"avg({m}), min({m}), max({m})" for m in METRICS)
 _OF_THIN = ", ".join(f"avg({m}), min({m}_least), max({m}_most)" for m in METRICS)
 
@@ -90,6 +94,27 @@ class Database:
             connection.close()
             raise
         return made
+
+    @classmethod
+    def look(cls, path: Path, bounds: Bounds) -> "Database":
+        """Opens it for reading alone, whoever has it open. Raises DamagedHistory, sqlite3.Error, OSError."""
+        path.stat()
+        for options in ("mode=ro", "mode=ro&immutable=1"):  # where nothing may be made beside it
+            uri = f"file:{quote(os.fspath(path))}?{options}"
+            connection = sqlite3.connect(
+                uri, timeout=_LOCKED_S, isolation_level=None, check_same_thread=False, uri=True
+            )
+            try:
+                _view(connection)
+                return cls(path, bounds, connection)
+            except sqlite3.OperationalError as error:
+                connection.close()
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN or "immutable" in options:
+                    raise
+            except BaseException:
+                connection.close()
+                raise
+        raise AssertionError
 
     def close(self) -> None:
         """Puts the write-ahead log into the file."""
@@ -159,7 +184,8 @@ class Database:
             c.execute("BEGIN IMMEDIATE")
             for key in keys:
                 for (number,) in c.execute(
-                    "SELECT id FROM series WHERE kind = ? AND name = ? AND born = ?", astuple(key)
+                    f"SELECT id FROM series WHERE (kind = ?3 AND name = ?1 AND born = ?2) OR ({_RANKS})",
+                    (key.name, key.born, key.kind),
                 ).fetchall():
                     self.forget(number)
 
@@ -190,7 +216,7 @@ class Database:
         c.execute("PRAGMA synchronous = NORMAL")
         self.bound(self.bounds)
         # Jobs that live register again.
-        c.execute("UPDATE series SET live = 0 WHERE kind = 'job' AND live")
+        c.execute("UPDATE series SET live = 0 WHERE kind IN ('job', 'rank') AND live")
         for number, *key in c.execute("SELECT id, kind, name, born FROM series"):
             self._ids[SeriesKey(*key)] = number
         # Of the daemon before us: minutes that were not over, or that it did not come to.
@@ -296,8 +322,10 @@ class Database:
             [name, index], start, end, step, now,
         )  # fmt: skip
 
-    def job(self, name: str, start: float, end: float, step: float, now: float) -> list[FoundSeries]:
-        """The newest job of this id, and its cards as long as it had them."""
+    def job(
+        self, name: str, start: float, end: float, step: float, now: float, *, ranks: bool = False
+    ) -> list[FoundSeries]:
+        """The newest job of this id, and its cards as long as it had them; also its `ranks`, if they are asked for."""
         jobs = self._all(
             "SELECT id, born, last, live FROM series WHERE kind = 'job' AND name = ? ORDER BY born DESC", name
         )
@@ -309,6 +337,11 @@ class Database:
         )
         # Whole steps: of the first and the last one only what is the job's.
         since, until = max(start, born), end if live else min(end, last + self.bounds.step_s)
+        if ranks:
+            found += self._found(
+                f"SELECT id, kind, name, born, card_kind, card FROM series WHERE {_RANKS} ORDER BY length(name), name",
+                [name, born], start, end, step, now,
+            )  # fmt: skip
         return found + self._found(
             "SELECT s.id, s.kind, s.name, s.born, s.card_kind, j.card FROM job_cards j"
             " JOIN series s ON s.id = j.series WHERE j.job = ? ORDER BY j.card",
@@ -347,6 +380,19 @@ class Database:
 
     def _all(self, sql: str, *values: Any) -> list[Any]:
         return self.connection.execute(sql, values).fetchall()
+
+
+def _view(connection: sqlite3.Connection) -> None:
+    """Lets a file of an earlier format look like one of this format. Raises DamagedHistory, sqlite3.Error."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version not in range(1, FORMAT + 1):
+        raise DamagedHistory(f"is of format {version}, this version reads {FORMAT}")
+    added = [metric for number in range(version + 1, FORMAT + 1) for metric in _ADDED[number]]
+    if added:
+        fresh = ", ".join(f"NULL AS {metric}" for metric in added)
+        thin = ", ".join(f"NULL AS {metric}{end}" for metric in added for end in ("", "_least", "_most"))
+        connection.execute(f"CREATE TEMP VIEW fresh AS SELECT *, {fresh} FROM main.fresh")
+        connection.execute(f"CREATE TEMP VIEW thin AS SELECT *, {thin} FROM main.thin")
 
 
 def told(error: sqlite3.Error) -> str:

@@ -5,21 +5,35 @@ from collections.abc import Sequence
 
 from muster.probes.kernel.dataclass import dataclass
 
-#: What a row says, in this order: percent, but `power` in watts. The last three are those of Activity.
-METRICS = ("cpu", "mem", "util", "card_mem", "power", "sm", "tensor", "dram")
-CPU, MEM, UTIL, CARD_MEM, POWER, SM, TENSOR, DRAM = range(8)
+#: What a row says, in this order: percent, but `power` in watts. `sm` to `dram` are those of Activity; the last four
+#: are bytes per second: over the links between cards, through read- and write-like calls, into the log.
+METRICS = ("cpu", "mem", "util", "card_mem", "power", "sm", "tensor", "dram", "fabric", "read", "write", "log")
+CPU, MEM, UTIL, CARD_MEM, POWER, SM, TENSOR, DRAM, FABRIC, READ, WRITE, LOG = range(12)
 #: Seconds that are kept at full rate, and seconds per row after that.
 FRESH_S, THIN_S = 3600.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesKey:
-    """What a series is about. `kind` is "node", "card" or "job"; `name` the card's uuid, or the job's id; `born` tells
-    a job from a later one of the same id: when it was accepted."""
+    """What a series is about. `kind` is "node", "card", "job" or "rank"; `name` the card's uuid, the job's id, or that
+    and the rank's number; `born` tells a job from a later one of the same id: when it was accepted."""
 
     kind: str
     name: str = ""
     born: float = 0.0
+
+    def of_rank(self, rank: int) -> "SeriesKey":
+        """The series of a rank of this job. Its `cpu` is in percent of one CPU."""
+        return SeriesKey("rank", f"{self.name}/{rank}", self.born)
+
+    @property
+    def rank(self) -> int | None:
+        """The number of the rank that it is about."""
+        return int(self.name.rpartition("/")[2]) if self.kind == "rank" else None
+
+    def has(self, other: "SeriesKey") -> bool:
+        """Whether the other one is a rank of this job."""
+        return other.kind == "rank" and other.born == self.born and other.name.rpartition("/")[0] == self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class History:
     ) -> None:
         """`bounds` gives the present ones, `wall` seconds since the epoch. `load`, then `run` make it lasting.
         `owned`: the file is removed with the daemon, so that a new one is begun by the first readings for it, and the
-        last ones are not written."""
+        last ones are written only where it was begun."""
         self._path = path
         self._owned, self._is_new = owned, owned and not path.exists()
         self._bounds = bounds
@@ -92,13 +92,15 @@ class History:
 
     def end(self, key: SeriesKey) -> None:
         """A job has ended: nothing of it will be noted any more."""
-        facts = self._facts.get(key)
-        if facts is not None and facts.live:
-            self.tell(key, replace(facts, live=False))
+        for one in [key, *(other for other in self._facts if key.has(other))]:
+            facts = self._facts.get(one)
+            if facts is not None and facts.live:
+                self.tell(one, replace(facts, live=False))
 
     async def forget(self, keys: Collection[SeriesKey]) -> None:
         """Drops all that is known of these jobs, which have ended. What the disk does not give up goes by its age."""
-        for key in keys:
+        ranks = [other for other in self._facts if other.kind == "rank" and any(key.has(other) for key in keys)]
+        for key in [*keys, *ranks]:
             self._facts.pop(key, None)
             self._untold.discard(key)
             self._waiting.drop(key)
@@ -125,10 +127,13 @@ class History:
         keys = [key for key in self._waiting.keys("card") if key.name == name or (not name and self._at(key, index))]
         return self._with_waiting(found, [one.key for one in found] or keys[:1], start, end, step)
 
-    async def job(self, name: str, start: float, end: float, step: float) -> list[FoundSeries]:
-        """The newest job of this id, and its cards as long as it had them; nothing where no such job is known."""
+    async def job(
+        self, name: str, start: float, end: float, step: float, *, ranks: bool = False
+    ) -> list[FoundSeries]:
+        """The newest job of this id, and its cards as long as it had them; nothing where no such job is known. With
+        its `ranks`, if they are asked for."""
         now = self._wall()
-        found = await self._read(lambda database: database.job(name, start, end, step, now))
+        found = await self._read(lambda database: database.job(name, start, end, step, now, ranks=ranks))
         known = [key for key in self._facts if key.kind == "job" and key.name == name]
         newest = max(known, key=lambda key: key.born, default=None)
         if newest is None or (found and found[0].key.born > newest.born):
@@ -136,7 +141,9 @@ class History:
         facts = self._facts[newest]
         last = self._waiting.newest(newest)
         until = end if facts.live else min(end, (last or 0.0) + self._waiting.step_s)
-        found = self._with_waiting([one for one in found if found[0].key == newest], [newest], start, end, step)
+        mine = [key for key in self._facts if newest.has(key)] if ranks else []
+        found = [one for one in found if found[0].key == newest]
+        found = self._with_waiting(found, [newest, *mine], start, end, step)
         return self._with_waiting(found, dict(facts.cards), start, until, step, newest.born, dict(facts.cards))
 
     async def busy_of(self, key: SeriesKey) -> Busy | None:
@@ -209,7 +216,7 @@ class History:
                 await self._flush(HOLD)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_S):
-                if not self._owned:
+                if not self._owned or self._database is not None:
                     await self._flush(0)
                 await self._close()
 

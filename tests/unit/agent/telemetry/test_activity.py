@@ -56,7 +56,7 @@ def test_a_history_of_the_format_before_goes_on(tmp_path: Path):
         before.commit()
     data = Database.open(path, BOUNDS)
     try:
-        row = (now + 1, (None, None, 31.0, None, None, 90.0, 3.0, 8.0))
+        row = (now + 1, (None, None, 31.0, None, None, 90.0, 3.0, 8.0, *[None] * len(METRICS[8:])))
         data.write({KEY: [row]}, {KEY: SeriesFacts("nvidia", 2)}, now + 120)
         fresh = "SELECT at, util, sm, tensor, dram FROM fresh ORDER BY at"
         assert data.connection.execute(fresh).fetchall() == [(now, 30, None, None, None), (now + 1, 31, 90, 3, 8)]
