@@ -28,6 +28,7 @@ COMMANDS = {
     "logs": ("logs", "logs", "Show the output of a job's ranks, or of all jobs of the node."),
     "node": ("node", "node", "Show the node: daemon, conditions, cards; or take it out of service."),
     "ps": ("jobs", "ps", "List jobs, the newest first."),
+    "report": ("report", "report", "Write one file about a job: verdict, time line, telemetry, stacks, last lines."),
     "rm": ("jobs", "rm", "Remove ended jobs."),
     "run": ("run", "run", "Run a job, show its output, and exit with its exit code."),
     "service": ("service", "service", "Install or remove the systemd service of this node."),
@@ -45,7 +46,7 @@ COMMANDS = {
 GROUPS = {
     "Run": ("run", "start", "exec", "stop", "wait", "rm"),
     "Look": ("ps", "status", "logs", "events", "top"),
-    "Explain": ("why", "stacks", "hang"),
+    "Explain": ("why", "report", "stacks", "hang"),
     "Node": ("node", "check"),
     "Service": ("service", "debug", "completion"),
 }

@@ -130,6 +130,11 @@ def emit_json_list(name: str, values: Iterable[Mapping[str, Any]]) -> None:
     emit(begin + "]\n}\n" if between.startswith(begin) else "\n  ]\n}\n")
 
 
+def yaml_text(value: Mapping[str, Any]) -> str:
+    """An object as YAML."""
+    return _yaml(value)
+
+
 def _yaml(value: object) -> str:
     import yaml
 

@@ -331,7 +331,6 @@ class Telemetry:
             self._recorded_up, self._recorded = look.up, self._begun
             self.recording.take(look, asked)
 
-
     def _note_rank(self, key: SeriesKey, at: float, values: Mapping[int, float | None]) -> None:
         if not self.history.knows(key):
             self.history.tell(key, SeriesFacts())
@@ -381,7 +380,7 @@ def _values(reading: Reading, activity: Activity) -> dict[int, float | None]:
 
 
 def _together(values: Sequence[Mapping[int, float | None]]) -> dict[int, float | None]:
-    """Means over several cards, and the sum of power and of what passed their links; None if no card gives the reading."""
+    """Means over several cards, sums of power and of what passed their links; None if no card gives the reading."""
     found: dict[int, float | None] = {}
     for metric in (UTIL, CARD_MEM, POWER, SM, TENSOR, DRAM, FABRIC):
         told = [value for card in values if (value := card.get(metric)) is not None]

@@ -23,9 +23,7 @@ class ReadableEvents(Protocol):
 class ReadableHistory(Protocol):
     """The history: the daemon's, or its file (history_disk.py)."""
 
-    async def job(
-        self, name: str, start: float, end: float, step: float, *, ranks: bool = False
-    ) -> list[FoundSeries]:
+    async def job(self, name: str, start: float, end: float, step: float, *, ranks: bool = False) -> list[FoundSeries]:
         """As `History.job`."""
 
 

@@ -43,6 +43,14 @@ class Address:
             return f"unix:{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @property
+    def root(self) -> Root:
+        """The folders of the daemon on this node, by where its socket lies."""
+        system = Root.system()
+        if self.path is None or self.path.parent == system.run:
+            return system
+        return Root.under(self.path.parent.parent)
+
     def probe(self, timeout: float = 5.0) -> None:
         """Connects once and hangs up. Raises NoDaemon with the problem and the remedy."""
         if self.path is None:

@@ -1,14 +1,86 @@
-"""Which daemon knows a job: the one that was asked for, or one that shows a standalone run which has ended."""
+"""What knows a job: the daemon that was asked for, or one that shows a standalone run which has ended; and the folders
+on this node that tell of it without any."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from muster.agent.cli.client import kept_runs
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.calls import connect, get_job
-from muster.agent.cli.exits import CallFailed, NoDaemon
+from muster.agent.cli.client.kept_runs import KeptRun
+from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon
 from muster.agent.cli.printing import note
 from muster.agent.text import local
+from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.paths import Root
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlace:
+    """Where a job's records lie; `node`: on which node it ran, if that is not this one."""
+
+    root: Root
+    job_id: str
+    node: str = ""
+
+
+def on_disk(address: Address, job: str) -> JobPlace:
+    """The folders of a job: of the daemon's node, of a kept run, or those that `job` names as a path. Raises
+    CommandFailed where there are none."""
+    if os.sep in job:
+        return _named(Path(job))
+    if address.path is None:
+        raise CommandFailed(f"{address}: `muster report` reads the disk of its own node: run it there", Exit.USAGE)
+    root = address.root
+    try:
+        if os.path.lexists(root.job(job).folder):
+            return JobPlace(root, job)
+        refused = not os.access(root.jobs, os.X_OK) and os.path.isdir(root.state)
+    except ValueError:  # NUL
+        refused = False
+    if not address.explicit and (past := kept_runs.find(job)) is not None:
+        return _kept(past)
+    if refused:
+        raise CommandFailed(f"{root.jobs}: permission denied: run `muster report` as the user of musterd (root)")
+    raise CommandFailed(f"job {job}: no such job in {root.jobs}, and no kept standalone run", Exit.NO_SUCH_JOB)
+
+
+def _named(folder: Path) -> JobPlace:
+    """Of `<state>/jobs/<id>`, of a kept run, or of a kept job with runs of several nodes. Raises CommandFailed."""
+    folder = Path(os.path.abspath(folder))
+    try:
+        if (folder / "journal").exists() and folder.parent.name == "jobs":
+            state = folder.parent.parent
+            if (state.parent / "log").exists():
+                return _kept(KeptRun(state.parent, folder.name), here=True)
+            return JobPlace(Root.system() if state == Root.system().state else Root.under(state.parent), folder.name)
+        runs = (
+            [folder]
+            if (folder / "state" / "jobs").is_dir()
+            else [one for one in folder.iterdir() if (one / "state").is_dir()]
+        )
+        if runs:
+            run = max(runs, key=lambda one: one.stat().st_mtime)
+            jobs = [one.name for one in (run / "state" / "jobs").iterdir() if not one.name.startswith(".")]
+            if len(jobs) == 1:
+                return _kept(KeptRun(run, jobs[0]))
+            raise CommandFailed(
+                f"{run}: has {len(jobs)} jobs: name the folder of one, below {run}/state/jobs", Exit.USAGE
+            )
+    except PermissionError as error:
+        raise CommandFailed(f"{error.filename}: permission denied") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise CommandFailed(f"{folder}: no such folder", Exit.NO_SUCH_JOB) from None
+    except OSError as error:
+        raise CommandFailed(f"{folder}: cannot be read: {error.strerror}") from None
+    raise CommandFailed(f"{folder}: is not the folder of a job, nor of a kept run", Exit.NO_SUCH_JOB)
+
+
+def _kept(run: KeptRun, *, here: bool = False) -> JobPlace:
+    root = Root(run=run.folder / "run", state=run.state, log=run.log)
+    return JobPlace(root, run.job_id, "" if here else run.host)
 
 
 @contextmanager

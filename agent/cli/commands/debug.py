@@ -16,7 +16,6 @@ import click
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import CommandFailed
 from muster.agent.cli.printing import as_dict, emit, note
-from muster.supervisors.paths import Root
 
 if TYPE_CHECKING:
     import tarfile
@@ -129,7 +128,7 @@ def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
 
     yield "version.txt", f"muster {build.FULL}\n{platform.python_version()} {platform.platform()}\n".encode()
     yield from _of_daemon(address, errors)
-    root = _root(address)
+    root = address.root
     files = [root.config, root.nursery_log, root.audit_log, root.faults, root.settings, root.version]
     try:
         folders = sorted(root.jobs.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)[:_JOBS]
@@ -189,14 +188,6 @@ def _of_daemon(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes
                     errors.append(f"{name}: {error}")
     except CommandFailed as error:
         errors.append(str(error))
-
-
-def _root(address: Address) -> Root:
-    """The folders of the daemon at this address, by where its socket lies."""
-    system = Root.system()
-    if address.path is None or address.path.parent == system.run:
-        return system
-    return Root.under(address.path.parent.parent)
 
 
 def _tail(path: Path) -> bytes:

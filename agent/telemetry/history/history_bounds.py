@@ -58,7 +58,9 @@ def _shrink(database: Database, pages: int) -> None:
     while _used(database) > pages:
         with c:
             c.execute("BEGIN IMMEDIATE")
-            row = c.execute("SELECT id FROM series WHERE kind IN ('job', 'rank') AND NOT live ORDER BY last LIMIT 1").fetchone()
+            row = c.execute(
+                "SELECT id FROM series WHERE kind IN ('job', 'rank') AND NOT live ORDER BY last LIMIT 1"
+            ).fetchone()
             if row is None:
                 row = c.execute(
                     "SELECT id FROM series WHERE kind = 'card' AND last < (SELECT max(last) FROM series) - ?"

@@ -127,9 +127,7 @@ class History:
         keys = [key for key in self._waiting.keys("card") if key.name == name or (not name and self._at(key, index))]
         return self._with_waiting(found, [one.key for one in found] or keys[:1], start, end, step)
 
-    async def job(
-        self, name: str, start: float, end: float, step: float, *, ranks: bool = False
-    ) -> list[FoundSeries]:
+    async def job(self, name: str, start: float, end: float, step: float, *, ranks: bool = False) -> list[FoundSeries]:
         """The newest job of this id, and its cards as long as it had them; nothing where no such job is known. With
         its `ranks`, if they are asked for."""
         now = self._wall()

@@ -1,0 +1,74 @@
+"""`muster report`: one file about a job, to look at and to pass on."""
+
+import os
+from pathlib import Path
+
+import click
+
+from muster.agent.cli.client.address import Address, pass_address
+from muster.agent.cli.exits import CommandFailed, Exit
+from muster.agent.cli.printing import emit, yaml_text
+
+#: What `-o` takes as a format; it takes anything else as a file.
+FORMATS = ("html", "md", "json", "yaml")
+
+
+@click.command()
+@pass_address
+@click.argument("job", metavar="JOB")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE|FORMAT",
+    help="Write FILE, whose suffix chooses the format: .html, .md, .json, .yaml; or print a FORMAT: html, md, json, "
+    "yaml.  [default: JOB-report.html]",
+)
+def report(address: Address, job: str, output: str | None) -> None:
+    """Write one file about a job: verdict, time line, telemetry, stacks, last lines.
+
+    JOB is a job of this node, a kept standalone run, or the folder of one. The command reads the disk and needs no
+    daemon. The HTML file needs no network. It never holds values of the environment.
+    """
+    form, file = _asked(output)
+    import anyio
+
+    from muster.agent.cli.client.knowing import on_disk
+    from muster.agent.report import collecting, writing
+    from muster.agent.report import on_disk as disk
+
+    place = on_disk(address, job)
+    try:
+        entry = disk.job(place.root, place.job_id)
+    except disk.Unreadable as error:
+        raise CommandFailed(str(error)) from None
+    if entry is None:
+        raise CommandFailed(f"job {job}: no such job in {place.root.jobs}", Exit.NO_SUCH_JOB)
+    made = anyio.run(lambda: collecting.collect(disk.sources(place.root, place.job_id), entry, node=place.node))
+    text = yaml_text(writing.built(made)) if form == "yaml" else writing.text(made, form)
+    if output in FORMATS:
+        emit(text)
+        return
+    file = file or Path(f"{place.job_id}-report.html")
+    umask = os.umask(0o077)
+    os.umask(umask)
+    try:
+        writing.write(file, text, 0o666 & ~umask)
+    except OSError as error:
+        raise CommandFailed(f"{file}: cannot be written: {error.strerror}") from None
+    emit(f"{file}\n")
+
+
+def _asked(output: str | None) -> tuple[str, Path | None]:
+    """Format, and the file if one is named. Raises UsageError."""
+    if output is None or output in FORMATS:
+        return output or "html", None
+    from muster.agent.report.writing import SUFFIXES
+
+    suffix = Path(output).suffix.lower()
+    form = {**SUFFIXES, ".yaml": "yaml", ".yml": "yaml"}.get(suffix)
+    if form is None and os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output):
+        form = "html"  # a pipe, a terminal
+    if form is None:
+        what = f"{suffix!r} is no format" if suffix else "it has no suffix"
+        raise click.UsageError(f"--output {output}: {what}: name a file with .html, .md, .json or .yaml, or a format")
+    return form, Path(output)

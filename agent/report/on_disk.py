@@ -1,0 +1,95 @@
+"""What a node's folders say of a job, without its daemon: read, and nothing changed."""
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from muster.agent.config.schema import Config
+from muster.agent.errors import StartupError
+from muster.agent.events.disk_events import DiskEvents
+from muster.agent.events.event_store import Event
+from muster.agent.jobs import entry as job_entry
+from muster.agent.jobs.entry import Entry
+from muster.agent.node.conditions import Condition
+from muster.agent.telemetry.history.history_disk import DiskHistory
+from muster.agent.telemetry.history.history_rows import Bounds
+from muster.agent.telemetry.history.history_store import FILE
+from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.paths import Root
+
+
+class Unreadable(Exception):
+    """Raised when a job's records cannot be read. The text is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    history: DiskHistory
+
+
+@dataclass(frozen=True, slots=True)
+class _NoConditions:
+    """The present conditions of a node are its daemon's; the events tell of those that there were."""
+
+    conditions: Iterable[Condition] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """`agent.why.known.Known` from the folders of a node, or of a kept run."""
+
+    root: Root
+    events: DiskEvents
+    telemetry: _History
+    config: Callable[[], Config]
+    health: _NoConditions = _NoConditions()
+
+
+def sources(root: Root, job_id: str) -> OnDisk:
+    """What is known of this job and of its node. Opens nothing yet but the configuration, which need not exist."""
+    from muster.agent.config import loading
+
+    try:
+        config = loading.load(root.config) if root.config.exists() else Config()
+    except (StartupError, OSError):
+        config = Config()
+
+    def chosen(event: Event) -> bool:
+        return event.job_id in (job_id, "")
+
+    telemetry = config.telemetry
+    bounds = Bounds(telemetry.readings_s, telemetry.history_days, telemetry.history_bytes)
+    history = DiskHistory(root.state / FILE, bounds)
+    return OnDisk(root, DiskEvents(root.events, chosen), _History(history), lambda: config)
+
+
+def job(root: Root, job_id: str) -> Entry | None:
+    """The job as its journal tells it; None for an unknown one. Damage is told by the entry. Blocks.
+
+    Raises Unreadable where this user may not read it.
+    """
+    paths = root.job(job_id)
+    try:
+        os.stat(paths.folder)
+        for path in (paths.spec, paths.journal):
+            if path.exists():
+                with path.open("rb"):
+                    pass
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        where = error.filename or str(paths.folder)
+        raise Unreadable(f"{where}: permission denied: run `muster report` as the user of musterd (root)") from None
+    except OSError as error:
+        raise Unreadable(f"{error.filename or paths.folder}: cannot be read: {error.strerror}") from None
+    found, _ = job_entry.load(job_id, paths)
+    return found
+
+
+def root_of(folder: Path) -> tuple[Root, str] | None:
+    """The folders to which a job's folder `<state>/jobs/<id>` belongs, and its id; None for another folder."""
+    if folder.parent.name != "jobs" or not (folder / "journal").exists():
+        return None
+    state = folder.parent.parent
+    system = Root.system()
+    return (system if state == system.state else Root.under(state.parent)), folder.name

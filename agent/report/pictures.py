@@ -1,0 +1,161 @@
+"""The time line and the plots of the page: pictures below each other, on one time axis."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from muster.agent.report import html_parts, svg
+from muster.agent.report.escaping import escaped
+from muster.agent.report.html_parts import clock
+from muster.agent.report.job_report import Axis, Bar, JobReport, Plot
+from muster.agent.report.lanes import LOOKS
+from muster.agent.text import numbers, span
+
+#: Seconds between two ticks of the axis; and how many there are at most.
+_TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
+_MOST_TICKS = 6
+#: Bars that are at least so wide (part of the axis) have their name in them.
+_NAMED = 0.08
+#: Pixels of a row of the ranks, by their number.
+_ROWS = ((8, 14), (16, 10), (64, 6), (128, 4))
+
+
+def time_line(report: JobReport) -> str:
+    """The section with everything that has a time."""
+    axis = report.axis
+    first, last = clock(axis.begin, axis), clock(axis.end, axis)
+    shades = svg.shades(report.hangs, axis)
+    each = f"each step of the pictures is {span(axis.step)}" if axis.count > 1 else "one step"
+    label = escaped(f"Pictures on one time axis, from {first} to {last}. With the keyboard: arrows move, + and - zoom.")
+    parts = [
+        '<section id="time" aria-labelledby="h-time">\n<h2 id="h-time">Time line</h2>\n',
+        f'<p class="hint">{escaped(first)} to {escaped(last)}, {escaped(html_parts.zone(axis))}; {escaped(each)}. ',
+        "The light band goes from the least to the most reading of all, the line in it is the median.</p>\n",
+        _controls(report),
+        f'<div class="chart" id="chart" tabindex="0" role="group" aria-label="{label}">\n',
+        _axis(axis),
+    ]
+    parts += _bars_lanes(report, shades)
+    parts += [_plot(one, axis, shades) for one in report.plots]
+    parts += [_axis(axis), "</div>\n"]
+    if not report.plots:
+        parts.append('<p class="hint" id="no-readings">There are no readings of cards and ranks.</p>\n')
+    parts += [f"<p>{escaped(text)}</p>\n" for text in report.remarks]
+    return "".join([*parts, "</section>\n"])
+
+
+def _controls(report: JobReport) -> str:
+    """Of the script: without it they are not shown."""
+    ranks = sorted({s.rank for plot in report.plots for s in plot.series if s.rank is not None})
+    cards = sorted({s.card for plot in report.plots for s in plot.series if s.card is not None and s.rank is None})
+    options = [f'<option value="r{rank}">rank {rank}</option>' for rank in ranks]
+    options += [f'<option value="c{card}">card {card}</option>' for card in cards]
+    buttons = "".join(
+        f'<button type="button" data-do="{do}">{text}</button>'
+        for do, text in (("in", "Zoom in"), ("out", "Zoom out"), ("back", "Earlier"), ("on", "Later"), ("all", "All"))
+    )
+    return (
+        f'<div class="controls" id="controls" hidden>{buttons}'
+        f'<label>Also draw <select id="also"><option value="">nothing else</option>{"".join(options)}</select></label>'
+        '<output id="readout" aria-live="polite">Point at a picture, or drag over it to zoom.</output></div>\n'
+    )
+
+
+def _bars_lanes(report: JobReport, shades: str) -> Iterator[str]:
+    axis = report.axis
+    if report.attempts:
+        text = "; ".join(f"{bar.name}: {bar.text or LOOKS.get(bar.look, '')}" for bar in report.attempts[-3:])
+        picture = svg.bars(report.attempts, axis, escaped(_said("Attempts", report.attempts, axis)))
+        yield _lane("Attempts", text, picture + _names(report.attempts, axis), "thin")
+    if report.steps:
+        picture = svg.bars(report.steps, axis, escaped(_said("Steps", report.steps, axis)))
+        text = ", ".join(dict.fromkeys(bar.name for bar in report.steps))
+        yield _lane("Steps", text, picture + _names(report.steps, axis), "thin")
+    if report.rank_bars:
+        yield _ranks(report, shades)
+    if report.hangs:
+        picture = svg.bars(report.hangs, axis, escaped(_said("Hangs", report.hangs, axis)))
+        yield _lane("Hang", report.hangs[-1].text, picture + _names(report.hangs, axis), "thin")
+    happened = sorted([*report.events, *report.node_reports], key=lambda row: row.at)
+    grave = sum(row.grave for row in happened)
+    text = f"{len(happened)} events" + (f", {grave} grave: the long strokes" if grave else "")
+    picture = svg.marks(happened, axis, escaped(f"{text}; the table below has them"), shades)
+    yield _lane("Events", text, picture, "thin", table="events")
+
+
+def _ranks(report: JobReport, shades: str) -> str:
+    axis, ranks = report.axis, sorted({bar.rank for bar in report.rank_bars if bar.rank is not None})
+    counts: dict[str, list[int]] = {}
+    for line in report.ranks:
+        counts.setdefault(LOOKS.get(line.look, line.look), []).append(line.rank)
+    said = "; ".join(f"rank {numbers(of)} {look}" for look, of in counts.items())
+    used = [look for look in LOOKS if any(bar.look == look for bar in report.rank_bars)]
+    legend = "".join(f'<span class="key"><i class="{look}"></i>{escaped(LOOKS[look])}</span>' for look in used)
+    height = len(ranks) * next((pixels for most, pixels in _ROWS if len(ranks) <= most), 2)
+    picture = svg.rows(report.rank_bars, ranks, axis, escaped(f"Ranks: {said}"), shades)
+    ends = ""
+    if len(ranks) > 1:
+        ends = f'<span class="top">{ranks[0]}</span><span class="bottom">{ranks[-1]}</span>'
+    return _lane("Ranks", "", picture + ends, "rows", table="ranks", height=max(height, 28), extra=legend)
+
+
+def _plot(one: Plot, axis: Axis, shades: str) -> str:
+    keys = ""
+    if len(one.series) > 1:
+        for s in one.series:
+            if s.odd or s.culprit:
+                look, why = ("odd", "stands out") if s.odd else ("culprit", "failed first")
+                keys += f'<span class="key"><i class="{look}"></i>{escaped(s.name)} {why}</span>'
+    ends = f'<span class="top">{one.most:g}</span><span class="bottom">0</span>'
+    title = f"{one.title}, {one.unit}"
+    return _lane(title, one.sentence, svg.plot(one, axis, shades) + ends, "curve", table=one.name, extra=keys)
+
+
+def _lane(title: str, text: str, picture: str, look: str, *, table: str = "", height: int = 0, extra: str = "") -> str:
+    size = f' style="height:{height}px"' if height else ""
+    link = (
+        f' <a class="to-table" href="#t-{table}">table<span class="sr"> of {escaped(title)}</span></a>' if table else ""
+    )
+    name = f' data-plot="{table}"' if look == "curve" else ""
+    return (
+        f'<div class="lane {look}"><div class="name"><h3>{escaped(title)}{link}</h3>'
+        f'{extra}<p>{escaped(text)}</p></div><div class="plot"{size}{name}>{picture}</div></div>\n'
+    )
+
+
+def _axis(axis: Axis) -> str:
+    ticks = "".join(
+        f'<span class="tick" style="left:{100 * svg.position(at, axis) / axis.count:.2f}%">{escaped(text)}</span>'
+        for at, text in _ticks(axis)
+    )
+    return f'<div class="lane axis" aria-hidden="true"><div class="name"></div><div class="plot">{ticks}</div></div>\n'
+
+
+def _ticks(axis: Axis) -> Iterator[tuple[float, str]]:
+    length = axis.step * axis.count
+    apart = next((one for one in _TICKS if length / one <= _MOST_TICKS), max(_TICKS[-1], length / _MOST_TICKS))
+    at = axis.begin - (axis.begin + axis.zone) % apart + apart
+    while at < axis.begin + length * 0.97:
+        yield at, clock(at, axis, short=apart >= 60)
+        at += apart
+
+
+def _names(found: Sequence[Bar], axis: Axis) -> str:
+    """The names of wide bars, over the picture."""
+    out = ""
+    for bar in found:
+        x, width = svg.extent(bar, axis)
+        if width / axis.count >= _NAMED:
+            out += (
+                f'<span class="in {bar.look}" data-x="{x:g}" data-w="{width:g}" '
+                f'style="left:{100 * x / axis.count:.2f}%;max-width:{100 * width / axis.count:.2f}%">'
+                f"{escaped(bar.name)}</span>"
+            )
+    return out
+
+
+def _said(what: str, found: Iterable[Bar], axis: Axis) -> str:
+    """A lane in words."""
+    each = [
+        f"{bar.name} from {clock(bar.begin, axis)}" + (f" to {clock(bar.end, axis)}" if bar.end is not None else " on")
+        for bar in list(found)[-20:]
+    ]
+    return f"{what}: {'; '.join(each)}"

@@ -1,0 +1,159 @@
+"""The readings of a job's cards and ranks as plots on one time axis, from the history."""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+
+import anyio
+
+from muster.agent.errors import HistoryUnreadable
+from muster.agent.jobs.entry import Entry
+from muster.agent.report import thinning
+from muster.agent.report.job_report import Axis, Plot, PlotSeries
+from muster.agent.telemetry import job_processes
+from muster.agent.telemetry.history.history_rows import (
+    CARD_MEM,
+    CPU,
+    FABRIC,
+    LOG,
+    POWER,
+    READ,
+    UTIL,
+    WRITE,
+    FoundSeries,
+    Step,
+)
+from muster.agent.why.known import ReadableHistory
+from muster.probes.kernel.dataclass import dataclass
+
+#: Seconds that the history may take.
+READ_S = 30.0
+#: The last so many steps count as "at the end".
+LAST = 5
+_RATES = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A plot: its metric in the history, of cards or of ranks. `most`: the scale's end; None: of the largest value."""
+
+    name: str
+    title: str
+    metric: int
+    of: str
+    unit: str
+    most: float | None = None
+
+
+READINGS = (
+    _Reading("utilization", "Utilization", UTIL, "card", "%", 100.0),
+    _Reading("memory", "Card memory", CARD_MEM, "card", "%", 100.0),
+    _Reading("power", "Power", POWER, "card", "W"),
+    _Reading("fabric", "Links between cards", FABRIC, "card", "B/s"),
+    _Reading("cpu", "CPU", CPU, "rank", "% of a CPU"),
+    _Reading("read", "Read", READ, "rank", "B/s"),
+    _Reading("written", "Written", WRITE, "rank", "B/s"),
+    _Reading("log", "Log", LOG, "rank", "B/s"),
+)
+
+
+async def read(history: ReadableHistory, entry: Entry, axis: Axis, culprits: Collection[int]) -> tuple[list[Plot], str]:
+    """The plots that have readings, and a sentence about what is missing, or "". Never raises. `culprits`: ranks that
+    are drawn in any case."""
+    found: list[FoundSeries] = []
+    try:
+        with anyio.move_on_after(READ_S) as reading:
+            found = await history.job(entry.job_id, axis.begin, axis.end, axis.step, ranks=True)
+    except HistoryUnreadable as error:
+        return [], str(error)
+    if reading.cancelled_caught:
+        return [], f"the history did not answer within {READ_S:g} s"
+    key = job_processes.key(entry)
+    if not any(one.key == key for one in found):
+        return [], ""
+    plots = [_plot(one, found, entry, axis, culprits) for one in READINGS]
+    return [plot for plot in plots if plot is not None], ""
+
+
+def _plot(
+    reading: _Reading, found: Sequence[FoundSeries], entry: Entry, axis: Axis, culprits: Collection[int]
+) -> Plot | None:
+    chosen = [one for one in found if one.key.kind == reading.of and _has(one, reading.metric)]
+    if not chosen:
+        return None
+    told = [
+        triple for one in chosen for step in one.steps.values() if (triple := step.values[reading.metric]) is not None
+    ]
+    top = max(triple[2] for triple in told)
+    unit, scale = reading.unit, 1.0
+    if unit == "B/s":
+        unit, scale = next(((name, size) for name, size in _RATES if top >= size), _RATES[-1])
+    most = reading.most or thinning.nice(top / scale)
+    made = [_series(one, reading.metric, entry, axis, scale) for one in chosen]
+    odd = thinning.odd_one([one.mean for one in made], most)
+    series = [
+        PlotSeries(
+            one.name, one.rank, one.card, one.mean, one.least, one.most,
+            odd=place == odd, culprit=one.rank is not None and one.rank in culprits,
+        )
+        for place, one in enumerate(made)
+    ]  # fmt: skip
+    return Plot(reading.name, reading.title, unit, reading.of, most, series, _sentence(series, unit))
+
+
+def _has(one: FoundSeries, metric: int) -> bool:
+    return any(step.values[metric] is not None for step in one.steps.values())
+
+
+def _series(one: FoundSeries, metric: int, entry: Entry, axis: Axis, scale: float) -> PlotSeries:
+    def of(place: int) -> list[float | None]:
+        return [_rounded(one.steps.get(number), metric, place, scale) for number in range(axis.count)]
+
+    if (rank := one.key.rank) is not None:
+        return PlotSeries(f"rank {rank}", rank, None, of(0), of(1), of(2))
+    card, rank = one.card, None
+    if card is not None and card in entry.job.cards:
+        rank = job_processes.rank_of_card(entry, entry.job.cards.index(card))
+    name = f"card {card}" + (f" (rank {rank})" if rank is not None else "")
+    return PlotSeries(name, rank, card, of(0), of(1), of(2))
+
+
+def _rounded(step: Step | None, metric: int, place: int, scale: float) -> float | None:
+    triple = step.values[metric] if step is not None else None
+    if triple is None or not math.isfinite(triple[place]):
+        return None
+    value = triple[place] / scale
+    return round(value, 1 if value >= 10 else 2)
+
+
+def _sentence(series: Sequence[PlotSeries], unit: str) -> str:
+    """What a picture shows, for those who do not see it."""
+    several = (
+        f"{len(series)} {'cards' if series[0].card is not None else 'ranks'}" if len(series) > 1 else series[0].name
+    )
+    lows, highs = _told(series, lambda one: one.least), _told(series, lambda one: one.most)
+    means = _told(series, lambda one: one.mean)
+    mean = _number(sum(means) / len(means))
+    said = f"{several}: {_number(min(lows))} to {_number(max(highs))} {unit}, {mean} {unit} on average"
+    for one in series:
+        if one.odd or one.culprit:
+            why = "stands out" if one.odd else "failed first"
+            told = _number(last(one.mean))
+            said += f"; {one.name} {why}: {told} {unit} at the end"
+            others = [value for other in series if other is not one and (value := last(other.mean)) is not None]
+            if others:
+                said += f", the others {_number(sum(others) / len(others))} {unit}"
+    return said
+
+
+def last(values: Sequence[float | None]) -> float | None:
+    """The mean of the last readings; None if there are none."""
+    told = [value for value in values if value is not None][-LAST:]
+    return sum(told) / len(told) if told else None
+
+
+def _told(series: Sequence[PlotSeries], of: Callable[[PlotSeries], list[float | None]]) -> list[float]:
+    return [value for one in series for value in of(one) if value is not None] or [0.0]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}" if value >= 10 else f"{value:.1f}".removesuffix(".0")

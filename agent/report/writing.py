@@ -1,0 +1,46 @@
+"""The report in a format, and as a file: the whole file or, if it cannot be written, none."""
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from muster.agent.report import html_page, markdown
+from muster.agent.report.job_report import JobReport
+from muster.supervisors.system.atomic_file import replace_file
+
+HTML, MARKDOWN, JSON = "html", "md", "json"
+#: Formats by the suffix of a file.
+SUFFIXES = {".html": HTML, ".htm": HTML, ".md": MARKDOWN, ".markdown": MARKDOWN, ".json": JSON}
+
+
+def text(report: JobReport, form: str) -> str:
+    """The report in this format."""
+    if form == HTML:
+        return html_page.page(report)
+    if form == MARKDOWN:
+        return markdown.page(report)
+    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+
+
+def built(report: JobReport) -> dict[str, Any]:
+    """As the object that its JSON is."""
+    found: dict[str, Any] = msgspec.to_builtins(report)
+    return found
+
+
+def write(path: Path, data: str, mode: int) -> None:
+    """Replaces the file, or writes into what is no regular file (a pipe, /dev/stdout). Blocks. Raises OSError."""
+    encoded = data.encode("utf-8", "replace")
+    try:
+        path = path.resolve() if path.is_symlink() else path
+        special = not stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        special = False
+    if special:
+        with path.open("wb") as file:
+            file.write(encoded)
+    else:
+        replace_file(path, encoded, mode)
