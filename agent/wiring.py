@@ -30,6 +30,7 @@ from muster.agent.host.pid_one import is_init
 from muster.agent.jobs.cards.leasing import Leasing
 from muster.agent.jobs.crashes import Crashes
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
+from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.output_losses import OutputLosses
 from muster.agent.jobs.registry import Registry
 from muster.agent.link import connection
@@ -124,7 +125,19 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
     telemetry = Telemetry(root, config, driver, registry, owned=owner_fd is not None)
     stacks = Stacks(registry, driver)
     hangs = HangWatch(config, events, registry, telemetry.records, stacks)
-    explaining = Explaining(Sources(events, telemetry, health, config, root), registry)
+    known = Sources(events, telemetry, health, config, root)
+    explaining = Explaining(known, registry)
+
+    turn = anyio.Lock()
+
+    async def report(entry: Entry) -> None:
+        if folder := config.now.why.report_dir:
+            from muster.agent.report import failed_jobs  # only now: most nodes want none
+
+            async with turn:  # drawing takes half a second of a core
+                await failed_jobs.write(known, entry, Path(folder), config.now.why.reports_kept)
+
+    explaining.on_explained = report
     notifier = Notifier(root, config, events, registry)
     slots = Listeners(config)
     slow = SlowMetrics(hangs, registry.live, lambda: driver.view)

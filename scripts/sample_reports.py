@@ -19,7 +19,7 @@ import structlog
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.hang import kept_stacks
 from muster.agent.jobs import entry as job_entry
-from muster.agent.report import collecting, on_disk, writing
+from muster.agent.report import gathering, on_disk, writing
 from muster.agent.telemetry.history.history_db import Database
 from muster.agent.telemetry.history.history_rows import (
     CARD_MEM,
@@ -148,7 +148,7 @@ class SampleJob:
         processes = [
             ProcessStacks(
                 rank, 4000 + rank, 1, "python train.py", "S", 12, (Task(4000 + rank, "python", "S", "futex_wait"),),
-                (PythonThread(4000 + rank, "MainThread", True, _ODD if rank == odd else _WAITS, ()),),
+                (_main_thread(rank, _ODD if rank == odd else _WAITS),),
             )
             for rank in range(self.ranks)
         ]  # fmt: skip
@@ -156,8 +156,11 @@ class SampleJob:
         kept_stacks.write(self.root.job(self.name).folder, taken)
 
     async def finish(self) -> None:
-        """Puts spec, journal and events onto the disk."""
+        """Puts spec, journal and events onto the disk, and logs where there are none."""
         paths = self.root.job(self.name)
+        for rank in range(self.ranks):
+            if not self.root.rank_log(self.name, rank, rank % (self.cards or self.ranks)).exists():
+                self.log(rank, *(f"step {n} loss 1.{n}" for n in range(7980, 8000)))
         paths.spec.write_text(self.spec.to_json())
         writer = Writer(paths.journal, Contents([], 0, torn=False))
         writer.append(self.records)
@@ -172,6 +175,10 @@ class SampleJob:
 _WAITS = ("wait (torch/distributed/distributed_c10d.py:4104)", "all_reduce (torch/distributed/c10d_logger.py:83)",
           "backward (train.py:88)", "main (train.py:131)", "<module> (train.py:140)")  # fmt: skip
 _ODD = ("read (data/shards.py:51)", "__next__ (data/loader.py:33)", "main (train.py:120)", "<module> (train.py:140)")
+
+
+def _main_thread(rank: int, frames: tuple[str, ...]) -> PythonThread:
+    return PythonThread(4000 + rank, "MainThread", True, frames, frames)
 
 
 def _row(values: Mapping[int, float]) -> list[float | None]:
@@ -376,7 +383,7 @@ async def reported(folder: Path, job_id: str, form: str = writing.HTML) -> str:
     root = Root.under(folder)
     entry = on_disk.job(root, job_id)
     assert entry is not None
-    report = await collecting.collect(on_disk.sources(root, job_id), entry, node="node-17")
+    report = await gathering.collect(on_disk.sources(root, job_id), entry, node="node-17")
     return writing.text(report, form)
 
 

@@ -150,7 +150,7 @@ OWN_LOGS = ".logs"
 #: lies beside it a name that begins with it.
 _RESERVED = re.compile(
     r"(?:audit|nursery|musterd)\.log.*|.+\.(?:idx|removed|new|part|logs)|"
-    r".+-proc-rank-\d+-device-\d+\..*|.+-(?:muster|worker)-\d+\.(?:log|idx).*"
+    r".+-proc-rank-\d+-device-\d+\..*|.+-(?:muster|worker)-\d+\.(?:log|idx|html).*"
 )
 
 
@@ -276,6 +276,10 @@ class Root:
     def job_log(self, job_id: str, node_rank: int) -> Path:
         """What muster did for the job on this node. Not `-worker-N.log`: on ModelArts that is the platform's own."""
         return self.log / f"{job_id}-muster-{node_rank}.log"
+
+    def report(self, job_id: str, node_rank: int) -> Path:
+        """The report of a standalone run that has failed."""
+        return self.log / f"{job_id}-muster-{node_rank}.html"
 
     def worker_log(self, job_id: str, node_rank: int) -> Path:
         """The lines of all ranks in one file, where a setting wants it; the name is ModelArts' for a node's log."""

@@ -28,7 +28,11 @@ COMMANDS = {
     "logs": ("logs", "logs", "Show the output of a job's ranks, or of all jobs of the node."),
     "node": ("node", "node", "Show the node: daemon, conditions, cards; or take it out of service."),
     "ps": ("jobs", "ps", "List jobs, the newest first."),
-    "report": ("report", "report", "Write one file about a job: verdict, time line, telemetry, stacks, last lines."),
+    "report": (
+        "explain.report_file",
+        "report",
+        "Write one file about a job: verdict, time line, telemetry, stacks, last lines.",
+    ),
     "rm": ("jobs", "rm", "Remove ended jobs."),
     "run": ("run", "run", "Run a job, show its output, and exit with its exit code."),
     "service": ("service", "service", "Install or remove the systemd service of this node."),
@@ -38,7 +42,11 @@ COMMANDS = {
     "stop": ("jobs", "stop", "Stop jobs and everything that they started."),
     "top": ("top", "top", "Show the activity of cards and ranks, live; Ctrl-C exits."),
     "wait": ("jobs", "wait", "Wait for a job's end."),
-    "why": ("why", "why", "Show why a job ended, with evidence and remedy; of a running job, show what is wrong."),
+    "why": (
+        "explain.why",
+        "why",
+        "Show why a job ended, with evidence and remedy; of a running job, show what is wrong.",
+    ),
 }
 
 

@@ -321,6 +321,12 @@ class WhyTable(Settings):
     signatures_dir: str = setting(
         "/etc/muster/signatures.d", "Folder with error signatures of your own, `*.toml`. Empty: none."
     )
+    report_dir: str = rules.optional_path(
+        "musterd writes the report of each failed job into this folder, as `muster report` does. Empty: none."
+    )
+    reports_kept: int = setting(
+        200, "The newest reports that stay in `report_dir`; musterd removes older ones.", least=1, most=100_000
+    )
 
 
 @dataclass(frozen=True, slots=True)

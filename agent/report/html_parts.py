@@ -1,6 +1,7 @@
 """The parts of the page but for the pictures."""
 
 import datetime
+import re
 from collections.abc import Iterable, Sequence
 
 from muster.agent.report.escaping import escaped
@@ -10,6 +11,8 @@ from muster.agent.why.report import ReportedCause
 
 #: Rows of a table by time; rows up to which a table of events is open.
 TIMES, OPEN = 24, 12
+#: How muster marks a command in a sentence.
+_CODE = re.compile("`([^`]+)`")
 
 
 def clock(at: float, axis: Axis, *, short: bool = False) -> str:
@@ -64,10 +67,15 @@ def verdict(report: JobReport) -> str:
     if said.repeated:
         out.append(f"<p>{escaped(said.repeated)}</p>\n")
     if said.next_steps:
-        steps = "".join(f"<li>{escaped(step)}</li>" for step in said.next_steps)
+        steps = "".join(f"<li>{with_commands(step)}</li>" for step in said.next_steps)
         out.append(f"<h3>What to do</h3>\n<ol>{steps}</ol>\n")
     out.append(_list_of_facts(report.facts))
     return "".join([*out, "</section>\n"])
+
+
+def with_commands(text: str) -> str:
+    """A sentence of muster's, with its commands as such."""
+    return _CODE.sub(r"<code>\1</code>", escaped(text))
 
 
 def _cause(title: str, cause: ReportedCause) -> str:
@@ -125,7 +133,7 @@ def _readings(plot: Plot, axis: Axis) -> str:
     """Each series as a whole, and all of them by time."""
     rows = [
         [
-            s.name + (" (stands out)" if s.odd else " (failed first)" if s.culprit else ""),
+            s.name + (" (stands out)" if s.odd else f" ({s.why})" if s.culprit else ""),
             *(_number(value) for value in (_least(s.least), _mean_of(s.mean), _most(s.most), _last(s))),
         ]
         for s in plot.series

@@ -51,7 +51,7 @@ class RankLine(msgspec.Struct, frozen=True, rename="camel"):
 
 class PlotSeries(msgspec.Struct, frozen=True, rename="camel"):
     """A card or a rank: mean, least and most of each step; null where there is no reading. `odd`: it stands out;
-    `culprit`: of the rank that failed first or hangs."""
+    `culprit`: of the rank that failed first or hangs, in the words of `why`."""
 
     name: str
     rank: int | None
@@ -61,6 +61,7 @@ class PlotSeries(msgspec.Struct, frozen=True, rename="camel"):
     most: list[float | None]
     odd: bool = False
     culprit: bool = False
+    why: str = ""
 
 
 class Plot(msgspec.Struct, frozen=True, rename="camel"):
@@ -103,7 +104,7 @@ class StackSet(msgspec.Struct, frozen=True, rename="camel"):
     notes: list[str] = []
 
 
-class LastWords(msgspec.Struct, frozen=True, rename="camel"):
+class CulpritWords(msgspec.Struct, frozen=True, rename="camel"):
     """The last lines of the culprit. `whose`: "rank 3"; `file`: its log."""
 
     whose: str = ""
@@ -151,7 +152,7 @@ class JobReport(msgspec.Struct, frozen=True, rename="camel"):
     warnings: list[str]
     node_reports: list[Row]
     stacks: list[StackSet]
-    last_words: LastWords
+    last_words: CulpritWords
     command: str
     settings: dict[str, str]
     environment: list[str]

@@ -99,7 +99,7 @@
       for (const series of plot.curve.series.filter(wanted)) {
         const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
         let line = "", last = -1e9;
-        const apart = Math.max(1, Math.ceil(120 / step), step > 60 ? 2 : 1);
+        const apart = Math.max(1, Math.ceil(120 / step));
         series[4].forEach((value, place) => {
           if (value === null) return;
           const y = 98 - 96 * Math.min(1, Math.max(0, value / plot.curve.most));
@@ -185,7 +185,9 @@
   }
   let closed = [];
   window.addEventListener("beforeprint", () => {
-    closed = [...document.querySelectorAll("details:not([open])")].filter(one => one.querySelectorAll("tr").length < 40);
+    // Not the readings: they are in the pictures, and would take ten pages.
+    const wanted = "#t-events, #t-bars, #t-ranks, #t-checks, #t-node, #t-cards, #job details, #stacks details";
+    closed = [...document.querySelectorAll(wanted)].filter(one => !one.open && one.querySelectorAll("tr").length < 80);
     for (const one of closed) one.open = true;
     show(0, count);
   });

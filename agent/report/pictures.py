@@ -15,7 +15,9 @@ _MOST_TICKS = 6
 #: Bars that are at least so wide (part of the axis) have their name in them.
 _NAMED = 0.08
 #: Pixels of a row of the ranks, by their number.
-_ROWS = ((8, 14), (16, 10), (64, 6), (128, 4))
+_ROWS = ((8, 14.0), (16, 10.0), (32, 6.0), (64, 4.0), (128, 2.0))
+#: And of all together, if there is nothing to see but one colour, or too many of them.
+_PLAIN, _TALL = 64, 320
 
 
 def time_line(report: JobReport) -> str:
@@ -23,7 +25,8 @@ def time_line(report: JobReport) -> str:
     axis = report.axis
     first, last = clock(axis.begin, axis), clock(axis.end, axis)
     shades = svg.shades(report.hangs, axis)
-    each = f"each step of the pictures is {span(axis.step)}" if axis.count > 1 else "one step"
+    long = f"{axis.step:g} s" if axis.step < 60 else span(axis.step)
+    each = f"each step of the pictures is {long}"
     label = escaped(f"Pictures on one time axis, from {first} to {last}. With the keyboard: arrows move, + and - zoom.")
     parts = [
         '<section id="time" aria-labelledby="h-time">\n<h2 id="h-time">Time line</h2>\n',
@@ -89,12 +92,14 @@ def _ranks(report: JobReport, shades: str) -> str:
     said = "; ".join(f"rank {numbers(of)} {look}" for look, of in counts.items())
     used = [look for look in LOOKS if any(bar.look == look for bar in report.rank_bars)]
     legend = "".join(f'<span class="key"><i class="{look}"></i>{escaped(LOOKS[look])}</span>' for look in used)
-    height = len(ranks) * next((pixels for most, pixels in _ROWS if len(ranks) <= most), 2)
+    height = min(len(ranks) * next((pixels for most, pixels in _ROWS if len(ranks) <= most), 1.0), _TALL)
+    if len(used) == 1:
+        height = min(height, _PLAIN)
     picture = svg.rows(report.rank_bars, ranks, axis, escaped(f"Ranks: {said}"), shades)
     ends = ""
     if len(ranks) > 1:
         ends = f'<span class="top">{ranks[0]}</span><span class="bottom">{ranks[-1]}</span>'
-    return _lane("Ranks", "", picture + ends, "rows", table="ranks", height=max(height, 28), extra=legend)
+    return _lane("Ranks", "", picture + ends, "rows", table="ranks", height=max(round(height), 28), extra=legend)
 
 
 def _plot(one: Plot, axis: Axis, shades: str) -> str:
@@ -102,7 +107,7 @@ def _plot(one: Plot, axis: Axis, shades: str) -> str:
     if len(one.series) > 1:
         for s in one.series:
             if s.odd or s.culprit:
-                look, why = ("odd", "stands out") if s.odd else ("culprit", "failed first")
+                look, why = ("odd", "stands out") if s.odd else ("culprit", s.why)
                 keys += f'<span class="key"><i class="{look}"></i>{escaped(s.name)} {why}</span>'
     ends = f'<span class="top">{one.most:g}</span><span class="bottom">0</span>'
     title = f"{one.title}, {one.unit}"
@@ -143,7 +148,7 @@ def _names(found: Sequence[Bar], axis: Axis) -> str:
     out = ""
     for bar in found:
         x, width = svg.extent(bar, axis)
-        if width / axis.count >= _NAMED:
+        if width / axis.count >= max(_NAMED, 0.012 * len(bar.name)):
             out += (
                 f'<span class="in {bar.look}" data-x="{x:g}" data-w="{width:g}" '
                 f'style="left:{100 * x / axis.count:.2f}%;max-width:{100 * width / axis.count:.2f}%">'

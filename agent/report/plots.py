@@ -1,7 +1,7 @@
 """The readings of a job's cards and ranks as plots on one time axis, from the history."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 
@@ -33,7 +33,7 @@ _RATES = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _PlotKind:
     """A plot: its metric in the history, of cards or of ranks. `most`: the scale's end; None: of the largest value."""
 
     name: str
@@ -45,20 +45,22 @@ class _Reading:
 
 
 READINGS = (
-    _Reading("utilization", "Utilization", UTIL, "card", "%", 100.0),
-    _Reading("memory", "Card memory", CARD_MEM, "card", "%", 100.0),
-    _Reading("power", "Power", POWER, "card", "W"),
-    _Reading("fabric", "Links between cards", FABRIC, "card", "B/s"),
-    _Reading("cpu", "CPU", CPU, "rank", "% of a CPU"),
-    _Reading("read", "Read", READ, "rank", "B/s"),
-    _Reading("written", "Written", WRITE, "rank", "B/s"),
-    _Reading("log", "Log", LOG, "rank", "B/s"),
+    _PlotKind("utilization", "Utilization", UTIL, "card", "%", 100.0),
+    _PlotKind("memory", "Card memory", CARD_MEM, "card", "%", 100.0),
+    _PlotKind("power", "Power", POWER, "card", "W"),
+    _PlotKind("fabric", "Links between cards", FABRIC, "card", "B/s"),
+    _PlotKind("cpu", "CPU", CPU, "rank", "% of a CPU"),
+    _PlotKind("read", "Read", READ, "rank", "B/s"),
+    _PlotKind("written", "Written", WRITE, "rank", "B/s"),
+    _PlotKind("log", "Log", LOG, "rank", "B/s"),
 )
 
 
-async def read(history: ReadableHistory, entry: Entry, axis: Axis, culprits: Collection[int]) -> tuple[list[Plot], str]:
+async def read(
+    history: ReadableHistory, entry: Entry, axis: Axis, culprits: Mapping[int, str]
+) -> tuple[list[Plot], str]:
     """The plots that have readings, and a sentence about what is missing, or "". Never raises. `culprits`: ranks that
-    are drawn in any case."""
+    are drawn in any case, and why."""
     found: list[FoundSeries] = []
     try:
         with anyio.move_on_after(READ_S) as reading:
@@ -75,7 +77,7 @@ async def read(history: ReadableHistory, entry: Entry, axis: Axis, culprits: Col
 
 
 def _plot(
-    reading: _Reading, found: Sequence[FoundSeries], entry: Entry, axis: Axis, culprits: Collection[int]
+    reading: _PlotKind, found: Sequence[FoundSeries], entry: Entry, axis: Axis, culprits: Mapping[int, str]
 ) -> Plot | None:
     chosen = [one for one in found if one.key.kind == reading.of and _has(one, reading.metric)]
     if not chosen:
@@ -93,7 +95,7 @@ def _plot(
     series = [
         PlotSeries(
             one.name, one.rank, one.card, one.mean, one.least, one.most,
-            odd=place == odd, culprit=one.rank is not None and one.rank in culprits,
+            odd=place == odd, culprit=one.rank in culprits, why="" if one.rank is None else culprits.get(one.rank, ""),
         )
         for place, one in enumerate(made)
     ]  # fmt: skip
@@ -136,7 +138,7 @@ def _sentence(series: Sequence[PlotSeries], unit: str) -> str:
     said = f"{several}: {_number(min(lows))} to {_number(max(highs))} {unit}, {mean} {unit} on average"
     for one in series:
         if one.odd or one.culprit:
-            why = "stands out" if one.odd else "failed first"
+            why = "stands out" if one.odd else one.why
             told = _number(last(one.mean))
             said += f"; {one.name} {why}: {told} {unit} at the end"
             others = [value for other in series if other is not one and (value := last(other.mean)) is not None]

@@ -9,6 +9,8 @@ STEPS = 480
 MINUTES_FROM_S = 4 * 3600.0
 #: A line joins readings that are at most so many seconds apart: two rows of the history.
 JOIN_S = 120.0
+#: Ends of scales, times a power of ten.
+_ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 
 
 def axis_step(seconds: float, readings_s: float) -> float:
@@ -19,7 +21,7 @@ def axis_step(seconds: float, readings_s: float) -> float:
 
 def runs(values: Sequence[float | None], step: float) -> list[list[int]]:
     """The places of values that a line joins: where the readings pause for longer than JOIN_S, another begins."""
-    apart = max(1, math.ceil(JOIN_S / step), 2 if step > JOIN_S / 2 else 1)
+    apart = max(1, math.ceil(JOIN_S / step))
     found: list[list[int]] = []
     for place, value in enumerate(values):
         if value is None:
@@ -67,11 +69,11 @@ def odd_one(series: Sequence[Sequence[float | None]], most: float) -> int | None
 
 
 def nice(value: float) -> float:
-    """The upper end of a scale: 1, 2 or 5 times a power of ten, not below `value`."""
+    """The upper end of a scale: a round number, not below `value`."""
     if value <= 0 or not math.isfinite(value):
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= value * (1 - 1e-9))
+    return next(factor * power for factor in _ROUND if factor * power >= value * (1 - 1e-9))
 
 
 def _distance(one: Sequence[float | None], middle: Sequence[float | None]) -> float:

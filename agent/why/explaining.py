@@ -4,6 +4,7 @@ import contextlib
 import copy
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -53,6 +54,8 @@ class Explaining:
         #: Jobs whose epilog waits for the explanation; and all of these that have not ended.
         self._concluded: deque[Entry] = deque()
         self._asked: set[str] = set()
+        #: Called with a failed job once it is explained, and again after the last look at it.
+        self.on_explained: Callable[[Entry], Awaitable[None]] | None = None
         registry.ended.on_ended.append(self._one_ended)
         registry.on_concluded.append(self._one_concluded)
 
@@ -100,12 +103,15 @@ class Explaining:
     async def _follow(self, entry: Entry) -> None:
         began = anyio.current_time()
         try:
-            for after in LOOKS_S if entry.lacks_explanation else LOOKS_S[:1]:
+            looks = LOOKS_S if entry.lacks_explanation else LOOKS_S[:1]
+            for after in looks:
                 await anyio.sleep_until(began + after)
                 if self._registry.known(entry.job_id) is not entry:
                     self._was_removed(entry)
                     return
                 await self._explain_safely(entry, self._later if after else self._limiter)
+                if self.on_explained is not None and entry.job.state in EXPLAINED and after in (looks[0], looks[-1]):
+                    await self.on_explained(entry)
         finally:
             self._followed.discard(entry.job_id)
             self._unwritten.discard(entry.job_id)

@@ -78,7 +78,7 @@ class _OwnAddress(Address):
 
 
 class Standalone:
-    """The daemon and its folder. Set `keep_logs` to keep the job's logs."""
+    """The daemon and its folder. Set `keep_logs` to keep the job's logs, `failed` to have its report written."""
 
     def __init__(
         self, root: Path, owner_fd: int, interrupts: Interrupts, *, claim_fd: int = -1, past: KeptRun | None = None
@@ -88,6 +88,9 @@ class Standalone:
         OSError."""
         self.root = root
         self.keep_logs = True
+        #: Whether the job has failed: then its report is written, and lies there in the end.
+        self.failed = False
+        self.report: Path | None = None
         #: Once it has ended: what is kept of it.
         self.kept: KeptRun | None = None
         self.address: Address = _OwnAddress(Root.under(root).socket, look_after=self._look_after)
@@ -359,6 +362,10 @@ def _tidy(own: Standalone, logs_elsewhere: bool) -> None:
     root = Root.under(own.root)
     _wait_nursery(root)
     _keep(own, logs_elsewhere)
+    if own.failed:
+        from muster.agent.cli.client import own_report
+
+        own.report = own_report.write(root, root.log.resolve() if logs_elsewhere else own.log_dir)
     _tidy_logs(root)
     for folder in (root.run, root.state):
         shutil.rmtree(folder, ignore_errors=True)

@@ -201,8 +201,11 @@ def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, lab
             code = job.run()
         # msrun leaves a file of each worker, too, whatever the end was.
         own.keep_logs = not job.succeeded or spec.boot == Boot.MSRUN
+        own.failed = job.failed
     if own.keep_logs and (log_dir is None or interrupts.first) and not quiet:
         note(f"the logs of the ranks are in {own.log_dir}")
+    if own.report is not None and not quiet:
+        note(f"the report of the job is {own.report}")
     if own.kept is not None and not job.succeeded and not quiet:
         note(f"see what happened: muster why {own.kept.job_id}; muster logs {own.kept.job_id}")
     return code
@@ -263,6 +266,8 @@ class _Attached:
         self.folder: tuple[int, int] | None = None
         #: Whether the job has ended, and well.
         self.succeeded = False
+        #: Whether it has ended, and not because somebody stopped it.
+        self.failed = False
 
     def run(self) -> int:
         """The exit code. Raises CommandFailed: before the job is accepted as any command, later with exit code 125."""
@@ -324,6 +329,7 @@ class _Attached:
             job = self._connection.patiently(self._connection.jobs.Wait, request, None).job
             verdict, state = job.verdict, job.state
         self.succeeded = state == job_pb2.JOB_STATE_SUCCEEDED and verdict.exit_code == 0
+        self.failed = state in (job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_LOST)
         name = job_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
         words = [verdict.cause, f"job {self._spec.job_id} {name}: {verdict.summary}", show.advice_of(verdict)]
         termination_log.write("\n".join(filter(None, words)))

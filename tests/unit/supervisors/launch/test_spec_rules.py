@@ -327,7 +327,7 @@ def test_every_file_that_muster_makes_among_the_logs_has_a_reserved_name():
     log = root.rank_log("j", 3, 1)
     made = [
         *(root.audit_log, root.nursery_log, log, root.rank_index("j", 3, 1), root.job_log("j", 0)),
-        *(root.job_index("j", 0), root.worker_log("j", 0), root.own_job_logs("j")),
+        *(root.job_index("j", 0), root.worker_log("j", 0), root.own_job_logs("j"), root.report("j", 0)),
         *(segment_path(log, 0, 10), removed_path(log), new_path(log), Path(f"{segment_path(log, 0, 10)}.gz.part")),
     ]
     assert [path.name for path in made if not is_reserved(path.name)] == []

@@ -33,7 +33,7 @@ def report(address: Address, job: str, output: str | None) -> None:
     import anyio
 
     from muster.agent.cli.client.knowing import on_disk
-    from muster.agent.report import collecting, writing
+    from muster.agent.report import gathering, writing
     from muster.agent.report import on_disk as disk
 
     place = on_disk(address, job)
@@ -43,7 +43,7 @@ def report(address: Address, job: str, output: str | None) -> None:
         raise CommandFailed(str(error)) from None
     if entry is None:
         raise CommandFailed(f"job {job}: no such job in {place.root.jobs}", Exit.NO_SUCH_JOB)
-    made = anyio.run(lambda: collecting.collect(disk.sources(place.root, place.job_id), entry, node=place.node))
+    made = anyio.run(lambda: gathering.collect(disk.sources(place.root, place.job_id), entry, node=place.node))
     text = yaml_text(writing.built(made)) if form == "yaml" else writing.text(made, form)
     if output in FORMATS:
         emit(text)

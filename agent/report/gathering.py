@@ -17,8 +17,8 @@ from muster.agent.node.node_notes import CLEARED, CONDITION, EVENT
 from muster.agent.report import lanes, plots, thinning
 from muster.agent.report.job_report import (
     Axis,
+    CulpritWords,
     JobReport,
-    LastWords,
     NodeCheckLine,
     Plot,
     ReportCard,
@@ -39,6 +39,7 @@ from muster.agent.why.words import of_this_attempt, shown
 from muster.probes import stacks
 from muster.probes.calls import watched
 from muster.supervisors.model.spec import FIELDS
+from muster.supervisors.model.states import Outcome
 
 #: Limits: events, lines of a stack, groups of a set of stacks, last lines, characters of a command.
 MAX_EVENTS, MAX_STACK_LINES, MAX_GROUPS, MAX_LINES, MAX_COMMAND = 400, 200, 24, 60, 4000
@@ -62,7 +63,9 @@ async def collect(known: Known, entry: Entry, *, node: str = "") -> JobReport:
     said = why_report.made(facts, known.root, "")
     axis = axis_of(facts, config.telemetry.readings_s)
     hangs = lanes.hangs(_own(facts), _end(facts))
-    culprits = {said.first.rank} if said.first is not None else {bar.rank for bar in hangs if bar.rank is not None}
+    culprits = {bar.rank: "hangs" for bar in hangs if bar.rank is not None}
+    if said.first is not None:
+        culprits = {said.first.rank: "hung" if said.first.outcome is Outcome.HUNG else "failed first"}
     drawn, missing = await plots.read(known.telemetry.history, entry, axis, culprits)
     return made(facts, said, known, axis, drawn, sets, missing, node or socket.gethostname())
 
@@ -172,7 +175,9 @@ def _facts(said: Report) -> dict[str, str]:
     if said.ended_at and said.verdict is not None:
         found["exit code"] = str(said.verdict.exit_code)
     if said.first is not None:
-        found["first failure"] = f"rank {said.first.rank} on device {said.first.device} {said.first_status}"
+        title = "ended first, by muster" if said.first.outcome is Outcome.HUNG else "first failure"
+        title += f", one of ranks {numbers(said.unordered)} (unknown which)" if said.unordered else ""
+        found[title] = f"rank {said.first.rank} on device {said.first.device} {said.first_status}"
     if said.verdict is not None and said.verdict.victims:
         found["victims"] = f"rank {numbers(said.verdict.victims)} (ended because another rank had failed)"
     if said.verdict is not None and said.verdict.stopped_by:
@@ -201,13 +206,13 @@ def _check(check: dict[str, Any]) -> NodeCheckLine:
     return NodeCheckLine(item, status, code, reason)
 
 
-def _last_words(said: Report) -> LastWords:
+def _last_words(said: Report) -> CulpritWords:
     """What `why` prints: of the worker that failed first, as its launcher tells, else of the rank."""
     whose = "" if said.first is None else f"rank {said.first.rank}"
     if said.worker_words.lines:
-        return LastWords(said.worker_words.whose or whose, said.first_log, said.worker_words.lines[-MAX_LINES:])
+        return CulpritWords(said.worker_words.whose or whose, said.first_log, said.worker_words.lines[-MAX_LINES:])
     written = of_this_attempt(said.verdict.last_lines) if said.verdict is not None else ()
-    return LastWords(whose, plain(said.first_log), [shown(plain(line)) for line in written[-MAX_LINES:]])
+    return CulpritWords(whose, plain(said.first_log), [shown(plain(line)) for line in written[-MAX_LINES:]])
 
 
 def _settings(entry: Entry) -> dict[str, str]:

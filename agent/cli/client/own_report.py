@@ -1,0 +1,40 @@
+"""The report of a standalone run that has failed, beside its logs."""
+
+from pathlib import Path
+
+from muster.agent.cli.printing import note
+from muster.supervisors.paths import Root
+
+#: Seconds that it may take.
+REPORT_S = 30.0
+
+
+def write(root: Root, folder: Path) -> Path | None:
+    """Writes the report of the job that this root has into the folder, and returns its path. None where that does not
+    work, after a note: the job's exit code is what counts."""
+    import anyio
+
+    from muster.agent.report import gathering, on_disk, writing
+
+    async def text(job_id: str) -> str | None:
+        entry = on_disk.job(root, job_id)
+        with anyio.move_on_after(REPORT_S):
+            if entry is not None:
+                return writing.text(await gathering.collect(on_disk.sources(root, job_id), entry), writing.HTML)
+        return None
+
+    try:
+        found = next((path.name for path in root.jobs.iterdir() if not path.name.startswith(".")), "")
+        made = anyio.run(text, found) if found else None
+        if made is None:
+            return None
+        entry = on_disk.job(root, found)
+        path = folder / root.report(found, entry.job.node_rank if entry is not None else 0).name
+        writing.write(path, made, 0o640)
+    except OSError as error:
+        note(f"the report of this job cannot be written into {folder}: {error.strerror}")
+    except Exception as error:  # a defect here must not become the job's
+        note(f"the report of this job could not be made: {error!r}")
+    else:
+        return path
+    return None

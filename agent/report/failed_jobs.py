@@ -1,0 +1,55 @@
+"""The report of each failed job of a node, where a setting wants it: musterd writes it soon after the end, and once
+more when late facts have changed it."""
+
+import datetime
+import re
+from pathlib import Path
+
+import structlog
+
+from muster.agent import threads
+from muster.agent.jobs.entry import Entry
+from muster.agent.report import gathering, writing
+from muster.agent.why.known import Known
+from muster.supervisors.supervision_errors import explain
+
+#: Mode of the files: log lines and the command are in them.
+MODE = 0o640
+_NAME = re.compile(r".+-\d{8}T\d{6}\.html")
+
+_log = structlog.get_logger(__name__)
+
+
+def file_name(entry: Entry) -> str:
+    """Of the job's report: two jobs may have the same id, one after the other."""
+    when = datetime.datetime.fromtimestamp(entry.job.accepted_at)
+    return f"{entry.job_id}-{when:%Y%m%dT%H%M%S}.html"
+
+
+async def write(known: Known, entry: Entry, folder: Path, kept: int) -> None:
+    """Writes the report into the folder, and keeps the newest `kept` reports there. What goes wrong becomes a warning
+    of the job. Raises only cancellation."""
+    trouble = ""
+    try:
+        report = await gathering.collect(known, entry)
+        text = await threads.run(writing.text, report, writing.HTML)
+        await threads.run(_put, folder, file_name(entry), text, kept)
+    except OSError as error:
+        trouble = f"{folder}: the job's report cannot be written: {explain(error)}: see why.report_dir"
+        _log.warning("report.unwritten", job=entry.job_id, error=explain(error))
+    except Exception as error:  # a bug here must not end the daemon
+        trouble = f"the job's report could not be made: {error!r}: try `muster report {entry.job_id}`"
+        _log.exception("report.defect", job=entry.job_id)
+    entry.note("report", trouble)
+
+
+def _put(folder: Path, name: str, text: str, kept: int) -> None:
+    folder.mkdir(0o750, parents=True, exist_ok=True)
+    writing.write(folder / name, text, MODE)
+    there = sorted(
+        (path for path in folder.iterdir() if _NAME.fullmatch(path.name)),
+        key=lambda path: path.lstat().st_mtime,
+        reverse=True,
+    )
+    for path in there[kept:]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,259 @@
+"""The report of a job as a person sees it: in Chromium, light and dark, wide and narrow, on paper, without a script."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from scripts import sample_reports
+from tests.browser import Browser, browsing, chromium
+
+pytestmark = pytest.mark.skipif(chromium() is None, reason="needs Chromium (apt-get install chromium)")
+
+#: Bytes of a report of 24 hours, and seconds until it is drawn; the second limit is for defects: the page takes 0.2 s.
+MOST_BYTES, DRAWN_S = 3_000_000, 20.0
+CURVES = ("utilization", "memory", "power", "fabric", "cpu", "read", "written", "log")
+
+#: The least contrast of each text with what is behind it, with the text: as WCAG computes it.
+CONTRAST = """(() => {
+  const parse = text => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number); return [r, g, b, a]; };
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const behind = element => {
+    for (let one = element; one; one = one.parentElement) {
+      const colour = parse(getComputedStyle(one).backgroundColor);
+      if (colour[3] > 0.99) return colour;
+    }
+    return parse(getComputedStyle(document.body).backgroundColor);
+  };
+  let least = [99, ""];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    const element = text.parentElement;
+    if (!text.data.trim() || element.closest("svg, script, .sr, [hidden]")) continue;
+    if (!element.getClientRects().length) continue;
+    const [a, b] = [light(parse(getComputedStyle(element).color)), light(behind(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < least[0]) least = [ratio, element.className + ": " + text.data.slice(0, 60)];
+  }
+  return least;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The files, by name of the sample."""
+    folder = tmp_path_factory.mktemp("reports")
+    found = {}
+    for name in sample_reports.SAMPLES:
+        found[name] = folder / f"{name}.html"
+        found[name].write_text(anyio.run(sample_reports.made, folder / name, name), "utf-8")
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("chromium") / "profile") as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", sample_reports.SAMPLES)
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_page_is_whole_quiet_and_legible(
+    browser: Browser, pages: dict[str, Path], name: str, dark: bool, width: int
+) -> None:
+    assert browser.show(pages[name], width, dark=dark) < DRAWN_S
+    assert browser.problems() == []
+    # Nothing is wider than the page.
+    assert browser.value("document.documentElement.scrollWidth") == width
+    ratio, text = browser.value(CONTRAST)
+    assert ratio >= 4.5, text
+    # Each picture has a name, a size, and a table behind it.
+    assert browser.value("[...document.querySelectorAll('svg')].every(s => s.getAttribute('aria-label').length > 10)")
+    assert browser.value("[...document.querySelectorAll('svg')].every(s => s.getBoundingClientRect().width > 200)")
+    drawn = browser.value("[...document.querySelectorAll('[data-plot]')].map(p => p.dataset.plot)")
+    assert tuple(drawn) == CURVES
+    for curve in drawn:
+        assert browser.value(f"document.querySelectorAll('#t-{curve} table').length") == 2
+    assert browser.value("new Set([...document.querySelectorAll('[id]')].map(e => e.id)).size") == browser.value(
+        "document.querySelectorAll('[id]').length"
+    )
+
+
+def _text(browser: Browser, selector: str) -> str:
+    return str(browser.value(f"document.querySelector({json.dumps(selector)}).innerText"))
+
+
+def _box(browser: Browser, selector: str) -> dict[str, float]:
+    found = browser.value(
+        f"(() => {{ const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
+        "return {x: b.x, y: b.y, width: b.width, height: b.height}; })()"
+    )
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_failed_job_begins_with_the_verdict_and_shows_the_culprit(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["failed"])
+    assert _text(browser, "h1") == "llama-7b-pretrain FAILED"
+    assert _text(browser, ".headline") == "rank 3 (device 3) exited with code 1; 7 other ranks were stopped"
+    assert "RETRY_ELSEWHERE: a card of the job has a fault" in _text(browser, ".advice")
+    sections = browser.value("[...document.querySelectorAll('main section')].map(s => s.id)")
+    assert sections == ["verdict", "time", "tables", "checks", "last", "job"]
+    assert _text(browser, ".lane.curve .key") == "card 3 (rank 3) stands out"
+    assert browser.value("document.querySelectorAll('[data-plot=utilization] .odd').length") == 1
+    assert browser.value("document.querySelectorAll('.rows .bar.failed').length") == 1
+    assert browser.value("document.querySelectorAll('.rows .bar.victim').length") == 7
+    assert browser.value("document.querySelectorAll('.mark, .grave').length") == 12
+    assert "unspecified launch failure" in _text(browser, "#last pre")
+    assert "Xid 79" in _text(browser, "#t-node")
+    assert "Let the jobs on the card end" in _text(browser, "#verdict ol")
+
+
+def test_bars_and_curves_stand_where_they_belong_on_one_axis(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["restarted"])
+    places = "[...document.querySelectorAll('.plot')].map(p => p.getBoundingClientRect()).map(b => [b.x, b.width])"
+    assert len({tuple(one) for one in browser.value(places)}) == 1  # one axis
+    bars = browser.value("[...document.querySelectorAll('.lane.thin')][0].querySelectorAll('.bar').length")
+    assert bars == 3
+    assert browser.value("document.querySelectorAll('.rows .bar').length") == 12
+    # The pause of five minutes in the readings is a gap: the median has two parts.
+    path = browser.value("document.querySelector('[data-plot=utilization] .mid').getAttribute('d')")
+    assert path.count("M") == 2
+    before, after = (re.findall(r"[\d.]+", part) for part in path.split("M")[1:])
+    begin, end = float(before[-2]), float(after[0])
+    step = browser.value("JSON.parse(document.getElementById('data').textContent).axis[1]")
+    assert abs((end - begin) * step - 300) <= 3 * step
+
+
+def test_a_hung_job_shows_when_it_hung_and_where(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["hung"])
+    assert browser.value("[...document.querySelectorAll('.lane .bar.suspect, .lane .bar.hung')].length") >= 3
+    assert browser.value("document.querySelectorAll('[data-plot=cpu] .shade').length") == 2
+    assert "card 5 (rank 5) stands out: 0 % at the end, the others 100 %" in _text(browser, ".lane.curve .name")
+    first = _text(browser, "#stacks pre")
+    assert "data/shards.py:51" in first  # the odd one
+    assert _text(browser, "#stacks h3") == "rank 5: 1 of 8 processes"
+
+
+def test_a_day_is_small_and_keeps_least_and_most(browser: Browser, pages: dict[str, Path]) -> None:
+    assert pages["day"].stat().st_size < MOST_BYTES
+    assert browser.show(pages["day"]) < DRAWN_S
+    data = browser.value("JSON.parse(document.getElementById('data').textContent)")
+    assert data["axis"][2] <= 481
+    written = next(one for one in data["plots"] if one["name"] == "written")
+    # Rank 0 saves for 25 s each ten minutes: the mean of a step hides that, its most does not.
+    assert max(value for value in written["high"] if value is not None) == 900
+    assert len(written["series"]) == 64
+    used = next(one for one in data["plots"] if one["name"] == "utilization")
+    assert [series[0] for series in used["series"] if series[3]] == ["card 6 (rank 6)"]
+    assert None in used["mid"]  # the hour without readings
+
+
+def test_values_are_read_zoomed_and_chosen_with_mouse_and_keyboard(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["failed"], 1280, 3000)
+    box = _box(browser, "[data-plot=utilization]")
+    browser.mouse("mouseMoved", box["x"] + box["width"] * 0.995, box["y"] + 20)
+    assert "card 3 (rank 3) 0" in _text(browser, ".lane.curve .now")
+    assert re.fullmatch(r"at 08:(49:5|50:)\d+", _text(browser, "#readout"))
+    count = browser.value("JSON.parse(document.getElementById('data').textContent).axis[2]")
+    view = "document.querySelector('[data-plot=power] svg').getAttribute('viewBox').split(' ').map(Number)"
+    # Drag over the last tenth.
+    for kind, place in (("mousePressed", 0.9), ("mouseMoved", 0.95), ("mouseMoved", 1.0), ("mouseReleased", 1.0)):
+        browser.mouse(kind, box["x"] + box["width"] * place, box["y"] + 20)
+    left, _, width, _ = browser.value(view)
+    assert left == pytest.approx(count * 0.9, abs=1) and width == pytest.approx(count * 0.1, abs=1)
+    ticks = browser.value("[...document.querySelectorAll('.axis .tick')].map(t => t.textContent)")
+    assert ticks and all(tick.startswith(("08:4", "08:5")) for tick in ticks)
+    browser.value("document.getElementById('chart').focus()")
+    browser.key("0", "0")
+    assert browser.value(view)[2] == count
+    browser.key("+", "+")
+    assert browser.value(view)[2] == count / 2
+    browser.key("Home")
+    assert "utilization" in _text(browser, "#readout")
+    choose = "s => { s.value = 'r6'; s.dispatchEvent(new Event('change')); }"
+    browser.value(f"({choose})(document.getElementById('also'))")
+    assert browser.value("document.querySelectorAll('.also').length") == len(CURVES)
+    beside = "document.querySelector('[data-plot=cpu]').previousElementSibling.innerText"
+    assert "rank 6" in browser.value(beside)
+    browser.value("document.querySelector('.to-table[href=\"#t-cpu\"]').click()")
+    assert browser.value("document.getElementById('t-cpu').open")
+    assert browser.problems() == []
+
+
+def test_without_a_script_the_pictures_and_tables_remain(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["hung"], script=False)
+    tree = browser.call("DOM.getDocument")["root"]["nodeId"]
+
+    def found(selector: str) -> list[int]:
+        nodes: list[int] = browser.call("DOM.querySelectorAll", nodeId=tree, selector=selector)["nodeIds"]
+        return nodes
+
+    assert len(found("[data-plot] .mid")) == len(CURVES)
+    assert found(".tick") and found("#tables table")
+    # The buttons would do nothing: they are not there.
+    with pytest.raises(RuntimeError):
+        browser.call("DOM.getBoxModel", nodeId=found("#controls")[0])
+    height = browser.call("DOM.getBoxModel", nodeId=found("[data-plot=power] svg")[0])["model"]["height"]
+    assert height > 50
+    browser.show(pages["hung"])
+
+
+def test_a_hostile_job_can_do_nothing(browser: Browser, pages: dict[str, Path]) -> None:
+    source = pages["hostile"].read_text("utf-8")
+    assert "secret-value" not in source and "T0KEN" not in source
+    browser.show(pages["hostile"])
+    assert browser.problems() == []
+    assert browser.value("document.title") == "hostile FAILED - muster report"
+    assert browser.value("document.querySelectorAll('script').length") == 2
+    assert browser.value("document.querySelectorAll('img, iframe, object, a[href^=javascript], main b b').length") == 0
+    shown = _text(browser, "#last")
+    assert "</script><script>document.title='pwned'</script>" in shown
+    assert "\\x00 NUL" in shown and "\x1b" not in shown and "\u202e" not in shown
+    assert "\\u202egnp.exe" in shown
+    assert max(map(len, shown.splitlines())) < 400
+    # And if something were missed: the page's policy lets no other script run.
+    more = "s => { s.textContent = 'document.title = 1'; document.body.append(s); }"
+    browser.value(f"({more})(document.createElement('script'))")
+    assert browser.value("document.title") == "hostile FAILED - muster report"
+
+
+@pytest.mark.parametrize("name", ["healthy", "failed", "hung", "restarted", "hostile"])
+def test_no_value_of_the_environment_is_in_a_page(pages: dict[str, Path], name: str) -> None:
+    text = pages[name].read_text("utf-8")
+    assert "hunter2" not in text and "secret-value" not in text
+    assert "variables, values hidden" in text
+
+
+def test_a_page_can_be_printed(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["hung"], dark=True)
+    paper = browser.paper()
+    assert paper.startswith(b"%PDF")
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 10
+    scheme = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.call("Emulation.setEmulatedMedia", media="print", features=scheme)
+    try:
+        assert browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        ratio, text = browser.value(CONTRAST)
+        assert ratio >= 4.5, text
+        assert browser.value("getComputedStyle(document.getElementById('controls')).display") == "none"
+    finally:
+        browser.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_colours_are_told_apart_by_lightness_too(browser: Browser, pages: dict[str, Path]) -> None:
+    """What a person sees who sees no colours: a failed rank, its victims and one that ended well."""
+    browser.show(pages["failed"])
+    told = "n => getComputedStyle(document.documentElement).getPropertyValue('--' + n).trim()"
+    looks = browser.value(f"['failed', 'victim', 'done', 'hung'].map({told})")
+    colours = [bytes.fromhex(look[1:]) for look in looks]
+    grey = [0.3 * red + 0.59 * green + 0.11 * blue for red, green, blue in colours]
+    failed, victim, done, hung = grey
+    assert min(abs(failed - victim), abs(failed - done), abs(failed - hung)) > 20
