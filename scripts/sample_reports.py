@@ -215,7 +215,7 @@ def idle(rank: int, at: float) -> dict[int, float]:
     return {CPU: 100 + _noise(rank, at, 1), READ: 0.0, WRITE: 0.0, LOG: 0.0}
 
 
-def _spec(name: str, command: tuple[str, ...], **fields: Any) -> JobSpec:
+def spec_of(name: str, command: tuple[str, ...], **fields: Any) -> JobSpec:
     env = {"NCCL_DEBUG": "INFO", "WANDB_API_KEY": "hunter2-secret", "OMP_NUM_THREADS": "8"}
     return JobSpec(name, command, **({"workdir": "/data/run", "env": env} | fields))
 
@@ -224,7 +224,7 @@ TRAIN = ("python", "train.py", "--config", "configs/7b.yaml", "--steps", "200000
 
 
 async def healthy(folder: Path) -> str:
-    job = SampleJob(folder, "healthy", _spec("healthy", TRAIN, card_count=8), 8, 8)
+    job = SampleJob(folder, "healthy", spec_of("healthy", TRAIN, card_count=8), 8, 8)
     job.checked(1)
     job.begin(4)
     for rank in range(8):
@@ -236,7 +236,7 @@ async def healthy(folder: Path) -> str:
 
 
 async def failed(folder: Path) -> str:
-    job = SampleJob(folder, "llama-7b-pretrain", _spec("llama-7b-pretrain", TRAIN, card_count=8), 8, 8)
+    job = SampleJob(folder, "llama-7b-pretrain", spec_of("llama-7b-pretrain", TRAIN, card_count=8), 8, 8)
     job.checked(1, ("pcie", "WARN", "GPU_XID_OTHER", "card 3: the link runs at 16 GT/s, it could at 32 GT/s"))
     job.begin(4)
     about = {"card": "3", "uuid": "GPU-0003", "device": "card 3", "item": "xid", "status": "CRITICAL"}
@@ -272,7 +272,7 @@ async def failed(folder: Path) -> str:
 
 
 async def hung(folder: Path) -> str:
-    job = SampleJob(folder, "hung", _spec("hung", TRAIN, card_count=8, on_hang="stop"), 8, 8)
+    job = SampleJob(folder, "hung", spec_of("hung", TRAIN, card_count=8, on_hang="stop"), 8, 8)
     job.checked(1)
     job.begin(4)
     why = "rank 5 reads from its data set, and the others wait for it in all_reduce"
@@ -299,7 +299,7 @@ async def hung(folder: Path) -> str:
 
 
 async def restarted(folder: Path) -> str:
-    job = SampleJob(folder, "restarted", _spec("restarted", TRAIN, card_count=4, max_restarts=3), 4, 4)
+    job = SampleJob(folder, "restarted", spec_of("restarted", TRAIN, card_count=4, max_restarts=3), 4, 4)
     job.checked(1)
     at = 4.0
     for attempt, long in enumerate((620.0, 1100.0)):
@@ -325,7 +325,7 @@ async def restarted(folder: Path) -> str:
 
 async def day(folder: Path) -> str:
     """24 hours with 8 cards and 64 ranks; the clock stands still in no minute, but one hour has no readings."""
-    job = SampleJob(folder, "day", _spec("day", TRAIN, ranks=64), 8, 64)
+    job = SampleJob(folder, "day", spec_of("day", TRAIN, ranks=64), 8, 64)
     job.checked(1)
     job.begin(4)
     for n in range(380):
@@ -350,7 +350,9 @@ async def hostile(folder: Path) -> str:
     env = {"</style><script>": "secret-value", "A\u202eB": "secret-value", "NORMAL": "secret-value"}
     command = ("sh", "-c", HOSTILE[0], HOSTILE[1], "\x1b[31m", HOSTILE[3])
     labels = {"label": HOSTILE[1]}
-    spec = _spec("hostile", command, card_count=4, env=env, labels=labels, notify_webhook="https://hook.example/T0KEN")
+    spec = spec_of(
+        "hostile", command, card_count=4, env=env, labels=labels, notify_webhook="https://hook.example/T0KEN"
+    )
     job = SampleJob(folder, "hostile", spec, 4, 4)
     job.checked(1, ("disk<b>", "WARN", "X</td>", HOSTILE[0]))
     job.begin(4)

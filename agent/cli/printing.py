@@ -138,7 +138,9 @@ def yaml_text(value: Mapping[str, Any]) -> str:
 def _yaml(value: object) -> str:
     import yaml
 
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10**6))
+    # The one written in C, where it was built: a report has a hundred thousand numbers.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=2**31 - 1))
 
 
 def as_dict(message: "Message") -> dict[str, Any]:

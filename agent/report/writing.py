@@ -31,16 +31,19 @@ def built(report: JobReport) -> dict[str, Any]:
     return found
 
 
-def write(path: Path, data: str, mode: int) -> None:
-    """Replaces the file, or writes into what is no regular file (a pipe, /dev/stdout). Blocks. Raises OSError."""
-    encoded = data.encode("utf-8", "replace")
+def is_special(path: Path) -> bool:
+    """Whether it is a pipe, a terminal or such, which is written to and not replaced."""
     try:
-        path = path.resolve() if path.is_symlink() else path
-        special = not stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:
-        special = False
-    if special:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def write(path: Path, data: str, mode: int) -> None:
+    """Replaces the file (of a link, the file that it leads to). Blocks. Raises OSError, and leaves nothing behind."""
+    encoded = data.encode("utf-8", "replace")
+    if is_special(path):
         with path.open("wb") as file:
             file.write(encoded)
     else:
-        replace_file(path, encoded, mode)
+        replace_file(path.resolve() if path.is_symlink() else path, encoded, mode)

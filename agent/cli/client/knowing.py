@@ -33,13 +33,19 @@ def on_disk(address: Address, job: str) -> JobPlace:
         return _named(Path(job))
     if address.path is None:
         raise CommandFailed(f"{address}: `muster report` reads the disk of its own node: run it there", Exit.USAGE)
+    from muster.supervisors.model.spec_fields import JOB_ID
+
     root = address.root
+    if not JOB_ID.fullmatch(job):
+        raise CommandFailed(f"job {job!r}: no job can have this name", Exit.NO_SUCH_JOB)
+    refused = False
     try:
-        if os.path.lexists(root.job(job).folder):
-            return JobPlace(root, job)
-        refused = not os.access(root.jobs, os.X_OK) and os.path.isdir(root.state)
-    except ValueError:  # NUL
-        refused = False
+        os.lstat(root.job(job).folder)
+        return JobPlace(root, job)
+    except PermissionError:
+        refused = True
+    except OSError:
+        pass
     if not address.explicit and (past := kept_runs.find(job)) is not None:
         return _kept(past)
     if refused:

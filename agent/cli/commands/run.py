@@ -202,10 +202,10 @@ def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, lab
         # msrun leaves a file of each worker, too, whatever the end was.
         own.keep_logs = not job.succeeded or spec.boot == Boot.MSRUN
         own.failed = job.failed
-    if own.keep_logs and (log_dir is None or interrupts.first) and not quiet:
-        note(f"the logs of the ranks are in {own.log_dir}")
     if own.report is not None and not quiet:
         note(f"the report of the job is {own.report}")
+    if own.keep_logs and (log_dir is None or interrupts.first) and not quiet:
+        note(f"the logs of the ranks are in {own.log_dir}")
     if own.kept is not None and not job.succeeded and not quiet:
         note(f"see what happened: muster why {own.kept.job_id}; muster logs {own.kept.job_id}")
     return code

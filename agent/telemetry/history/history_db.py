@@ -99,7 +99,10 @@ class Database:
     def look(cls, path: Path, bounds: Bounds) -> "Database":
         """Opens it for reading alone, whoever has it open. Raises DamagedHistory, sqlite3.Error, OSError."""
         path.stat()
-        for options in ("mode=ro", "mode=ro&immutable=1"):  # where nothing may be made beside it
+        # SQLite makes files beside it, unless it may take for granted that nobody writes: then nothing waits in a log.
+        quiet, log = "mode=ro&immutable=1", Path(f"{path}-wal")
+        waits = log.exists() and log.stat().st_size > 0
+        for options in ("mode=ro", quiet) if waits else (quiet,):
             uri = f"file:{quote(os.fspath(path))}?{options}"
             connection = sqlite3.connect(
                 uri, timeout=_LOCKED_S, isolation_level=None, check_same_thread=False, uri=True
@@ -109,7 +112,7 @@ class Database:
                 return cls(path, bounds, connection)
             except sqlite3.OperationalError as error:
                 connection.close()
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN or "immutable" in options:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN or options == quiet:
                     raise
             except BaseException:
                 connection.close()

@@ -248,7 +248,7 @@ def test_a_page_can_be_printed(browser: Browser, pages: dict[str, Path]) -> None
         browser.call("Emulation.setEmulatedMedia", media="")
 
 
-def test_colours_are_told_apart_by_lightness_too(browser: Browser, pages: dict[str, Path]) -> None:
+def test_colours_differ_in_lightness_too(browser: Browser, pages: dict[str, Path]) -> None:
     """What a person sees who sees no colours: a failed rank, its victims and one that ended well."""
     browser.show(pages["failed"])
     told = "n => getComputedStyle(document.documentElement).getPropertyValue('--' + n).trim()"

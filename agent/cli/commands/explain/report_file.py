@@ -55,7 +55,8 @@ def report(address: Address, job: str, output: str | None) -> None:
         writing.write(file, text, 0o666 & ~umask)
     except OSError as error:
         raise CommandFailed(f"{file}: cannot be written: {error.strerror}") from None
-    emit(f"{file}\n")
+    if not writing.is_special(file):
+        emit(f"{file}\n")
 
 
 def _asked(output: str | None) -> tuple[str, Path | None]:
