@@ -130,14 +130,15 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
 
     turn = anyio.Lock()
 
-    async def report(entry: Entry) -> None:
+    async def report(entry: Entry, again: bool) -> None:
         if folder := config.now.why.report_dir:
             from muster.agent.report import failed_jobs  # only now: most nodes want none
 
             async with turn:  # drawing takes half a second of a core
-                await failed_jobs.write(known, entry, Path(folder), config.now.why.reports_kept)
+                await failed_jobs.write(known, entry, Path(folder), config.now.why.reports_kept, again=again)
 
-    explaining.on_explained = report
+    if owner_fd is None:  # the command writes that of a standalone run
+        explaining.on_explained = report
     notifier = Notifier(root, config, events, registry)
     slots = Listeners(config)
     slow = SlowMetrics(hangs, registry.live, lambda: driver.view)

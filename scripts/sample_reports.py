@@ -7,7 +7,6 @@ with 8 cards and 64 ranks.
 
 import logging
 import math
-import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -57,7 +56,7 @@ HOSTILE = (
     "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b31m \x00 NUL \x08\x7f",
     "\u202egnp.exe\u202c \u2066isolated\u2069 \u200fmark",
     "``` | table | [link](javascript:alert(1)) <!-- comment",
-    "A" * 100_000,
+    "A" * 20_000,
 )
 
 
@@ -186,7 +185,8 @@ def _row(values: Mapping[int, float]) -> list[float | None]:
 
 
 def _noise(seed: int, at: float, of: float) -> float:
-    return of * (random.Random(f"{seed} {at:.0f}").random() - 0.5)
+    """The same for the same, and cheap: a day has half a million of them."""
+    return of * (math.sin(seed * 12.9898 + at * 78.233) * 43758.5453 % 1 - 0.5)
 
 
 def working(card: int, at: float) -> dict[int, float]:

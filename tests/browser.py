@@ -47,6 +47,7 @@ class Browser:
         self._numbers = itertools.count(1)
         self._buffer = b""
         self._session = ""
+        self._pressed = False
         self.events: list[dict[str, Any]] = []
         targets = self.call("Target.getTargets")["targetInfos"]
         target = next(one for one in targets if one["type"] == "page")["targetId"]
@@ -145,11 +146,13 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=name, text=text if kind == "keyDown" else "")
 
     def mouse(self, kind: str, x: float, y: float) -> None:
-        """mouseMoved, mousePressed or mouseReleased."""
-        button = "none" if kind == "mouseMoved" else "left"
-        self.call(
-            "Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=1, clickCount=1, pointerType="mouse"
-        )
+        """mouseMoved, mousePressed or mouseReleased, of the left button."""
+        self._pressed = kind == "mousePressed" or (self._pressed and kind == "mouseMoved")
+        more: dict[str, Any] = {
+            "button": "left" if self._pressed or kind == "mouseReleased" else "none",
+            "buttons": int(self._pressed),
+        }
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, clickCount=1, pointerType="mouse", **more)
 
     def close(self) -> None:
         self._session = ""

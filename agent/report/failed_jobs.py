@@ -26,11 +26,13 @@ def file_name(entry: Entry) -> str:
     return f"{entry.job_id}-{when:%Y%m%dT%H%M%S}.html"
 
 
-async def write(known: Known, entry: Entry, folder: Path, kept: int) -> None:
+async def write(known: Known, entry: Entry, folder: Path, kept: int, *, again: bool = True) -> None:
     """Writes the report into the folder, and keeps the newest `kept` reports there. What goes wrong becomes a warning
-    of the job. Raises only cancellation."""
+    of the job. `again`: also where there is one. Raises only cancellation."""
     trouble = ""
     try:
+        if not again and await threads.run((folder / file_name(entry)).exists):
+            return
         report = await gathering.collect(known, entry)
         text = await threads.run(writing.text, report, writing.HTML)
         await threads.run(_put, folder, file_name(entry), text, kept)

@@ -84,6 +84,10 @@ def made(
     entry, job, end = facts.entry, facts.job, _end(facts)
     own = _own(facts)
     happened = _chosen(facts.happenings)
+    left_out = len(facts.happenings) - len(happened)
+    more = [missing] if missing and missing not in said.unknown else []
+    if left_out:
+        more.append(f"{left_out} older events are left out: `muster events {said.job_id}`")
     return JobReport(
         job_id=said.job_id,
         node=_text(job.node_name or node),
@@ -114,7 +118,7 @@ def made(
         cards=_cards(entry),
         versions=_versions(),
         remarks=said.telemetry.remarks,
-        unknown=[*said.unknown, *([missing] if missing and missing not in said.unknown else [])],
+        unknown=[*said.unknown, *more],
     )
 
 

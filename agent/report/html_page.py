@@ -67,5 +67,5 @@ def _plot(one: Plot) -> dict[str, object]:
         "low": least,
         "high": most,
         "mid": thinning.medians([s.mean for s in one.series]),
-        "series": [[s.name, s.rank, s.card, s.odd or s.culprit, s.mean] for s in one.series],
+        "series": [[s.name, s.rank, s.card, s.odd or s.culprit, s.mean] for s in pictures.drawable(one)],
     }

@@ -138,7 +138,7 @@ def _readings(plot: Plot, axis: Axis) -> str:
         ]
         for s in plot.series
     ]
-    whole = _rows(["Series", "Least", "Mean", "Most", "Last"], rows)
+    whole = _rows(["Series", "Least", "Mean", "Most", "Last"], rows, f"{plot.title} of each")
     chosen = [s for s in plot.series if s.odd or s.culprit] if len(plot.series) > 1 else []
     wide = max(1, -(-axis.count // TIMES))
     times = []
@@ -150,7 +150,9 @@ def _readings(plot: Plot, axis: Axis) -> str:
         odd = [_number(_mean_of(s.mean[part])) for s in chosen]
         times.append([clock(axis.begin + begin * axis.step, axis), *map(_number, (low, mean, high)), *odd])
     by_time = _rows(
-        [f"From ({span(wide * axis.step)} each)", "Least", "Mean", "Most", *(s.name for s in chosen)], times
+        [f"From ({span(wide * axis.step)} each)", "Least", "Mean", "Most", *(s.name for s in chosen)],
+        times,
+        f"{plot.title} by time",
     )
     title = f"{plot.title}, {plot.unit}"
     return (
@@ -257,7 +259,7 @@ def escaped_lines(lines: Sequence[str]) -> str:
 
 
 def _list(texts: Sequence[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escaped(text)}</li>" for text in texts) + "</ul>\n"
+    return "<ul>" + "".join(f"<li>{with_commands(text)}</li>" for text in texts) + "</ul>\n"
 
 
 def _table(name: str, title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, is_open: bool = False) -> str:
@@ -265,14 +267,15 @@ def _table(name: str, title: str, head: Sequence[str], rows: Sequence[Sequence[s
         return ""
     return (
         f'<details id="t-{name}"{" open" * is_open}><summary>{escaped(title)} ({len(rows)})</summary>'
-        f"{_rows(head, rows)}</details>\n"
+        f"{_rows(head, rows, title)}</details>\n"
     )
 
 
-def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _rows(head: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
     top = "".join(f'<th scope="col">{escaped(text)}</th>' for text in head)
     body = "".join("<tr>" + "".join(f"<td>{escaped(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide" tabindex="0"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    wide = f'<div class="wide" tabindex="0" role="region" aria-label="{escaped(label)}">'
+    return f"{wide}<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _who(rank: int | None, card: int | None) -> str:

@@ -38,7 +38,7 @@
     for (const axis of chart.querySelectorAll(".axis .plot")) {
       axis.textContent = "";
       let tick = first - (first + zone) % apart + apart;
-      for (; tick < first + long * 0.97; tick += apart) {
+      for (; tick < first + long * 0.88; tick += apart) {
         const mark = document.createElement("span");
         mark.className = "tick";
         mark.style.left = `${100 * (tick - first) / long}%`;

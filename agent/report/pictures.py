@@ -5,13 +5,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from muster.agent.report import html_parts, svg
 from muster.agent.report.escaping import escaped
 from muster.agent.report.html_parts import clock
-from muster.agent.report.job_report import Axis, Bar, JobReport, Plot
+from muster.agent.report.job_report import Axis, Bar, JobReport, Plot, PlotSeries
 from muster.agent.report.lanes import LOOKS
 from muster.agent.text import numbers, span
 
 #: Seconds between two ticks of the axis; and how many there are at most.
 _TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 _MOST_TICKS = 6
+#: Series of a plot of which each can be drawn.
+MAX_DRAWABLE = 72
 #: Bars that are at least so wide (part of the axis) have their name in them.
 _NAMED = 0.08
 #: Pixels of a row of the ranks, by their number.
@@ -45,10 +47,18 @@ def time_line(report: JobReport) -> str:
     return "".join([*parts, "</section>\n"])
 
 
+def drawable(plot: Plot) -> Sequence[PlotSeries]:
+    """The series that the script may draw: of very many only those that stand out, so that the file stays small."""
+    if len(plot.series) <= MAX_DRAWABLE:
+        return plot.series
+    return [s for s in plot.series if s.odd or s.culprit]
+
+
 def _controls(report: JobReport) -> str:
     """Of the script: without it they are not shown."""
-    ranks = sorted({s.rank for plot in report.plots for s in plot.series if s.rank is not None})
-    cards = sorted({s.card for plot in report.plots for s in plot.series if s.card is not None and s.rank is None})
+    found = [s for plot in report.plots for s in drawable(plot)]
+    ranks = sorted({s.rank for s in found if s.rank is not None})
+    cards = sorted({s.card for s in found if s.card is not None and s.rank is None})
     options = [f'<option value="r{rank}">rank {rank}</option>' for rank in ranks]
     options += [f'<option value="c{card}">card {card}</option>' for card in cards]
     buttons = "".join(
@@ -138,7 +148,7 @@ def _ticks(axis: Axis) -> Iterator[tuple[float, str]]:
     length = axis.step * axis.count
     apart = next((one for one in _TICKS if length / one <= _MOST_TICKS), max(_TICKS[-1], length / _MOST_TICKS))
     at = axis.begin - (axis.begin + axis.zone) % apart + apart
-    while at < axis.begin + length * 0.97:
+    while at < axis.begin + length * 0.88:
         yield at, clock(at, axis, short=apart >= 60)
         at += apart
 

@@ -34,7 +34,8 @@ _RATES = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
 
 @dataclass(frozen=True, slots=True)
 class _PlotKind:
-    """A plot: its metric in the history, of cards or of ranks. `most`: the scale's end; None: of the largest value."""
+    """A plot: its metric in the history, of cards or of ranks. `most`: the scale's end; None: of the largest value, and
+    not below `floor`, so that nothing looks much that is next to nothing."""
 
     name: str
     title: str
@@ -42,17 +43,18 @@ class _PlotKind:
     of: str
     unit: str
     most: float | None = None
+    floor: float = 0.0
 
 
 READINGS = (
     _PlotKind("utilization", "Utilization", UTIL, "card", "%", 100.0),
     _PlotKind("memory", "Card memory", CARD_MEM, "card", "%", 100.0),
-    _PlotKind("power", "Power", POWER, "card", "W"),
-    _PlotKind("fabric", "Links between cards", FABRIC, "card", "B/s"),
-    _PlotKind("cpu", "CPU", CPU, "rank", "% of a CPU"),
-    _PlotKind("read", "Read", READ, "rank", "B/s"),
-    _PlotKind("written", "Written", WRITE, "rank", "B/s"),
-    _PlotKind("log", "Log", LOG, "rank", "B/s"),
+    _PlotKind("power", "Power", POWER, "card", "W", floor=100.0),
+    _PlotKind("fabric", "Links between cards", FABRIC, "card", "B/s", floor=1e6),
+    _PlotKind("cpu", "CPU", CPU, "rank", "% of a CPU", floor=100.0),
+    _PlotKind("read", "Read", READ, "rank", "B/s", floor=1e3),
+    _PlotKind("written", "Written", WRITE, "rank", "B/s", floor=1e3),
+    _PlotKind("log", "Log", LOG, "rank", "B/s", floor=1e3),
 )
 
 
@@ -85,7 +87,7 @@ def _plot(
     told = [
         triple for one in chosen for step in one.steps.values() if (triple := step.values[reading.metric]) is not None
     ]
-    top = max(triple[2] for triple in told)
+    top = max(reading.floor, *(triple[2] for triple in told))
     unit, scale = reading.unit, 1.0
     if unit == "B/s":
         unit, scale = next(((name, size) for name, size in _RATES if top >= size), _RATES[-1])

@@ -117,7 +117,7 @@ class Telemetry:
         self._read_up = 0.0
         #: When each card was last asked what its parts did: that is noted once, not with each reading.
         self._activity_at: dict[int, float] = {}
-        #: The links' counter of each card, and when it was read (CLOCK_MONOTONIC).
+        #: The links' counter of each card, and when it was read (seconds since the epoch).
         self._fabric: dict[int, tuple[float, int]] = {}
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -280,10 +280,11 @@ class Telemetry:
         if seen is None or seen.value.fabric_bytes is None:
             return None
         before = self._fabric.get(index)
-        if before is not None and seen.at <= before[0]:
+        if before is not None and seen.at == before[0]:
             return None
         self._fabric[index] = (seen.at, seen.value.fabric_bytes)
-        if before is None or seen.value.fabric_bytes < before[1]:  # the driver was loaded anew
+        # The clock was set back; the driver was loaded anew.
+        if before is None or seen.at < before[0] or seen.value.fabric_bytes < before[1]:
             return None
         return (seen.value.fabric_bytes - before[1]) / (seen.at - before[0])
 

@@ -54,8 +54,9 @@ class Explaining:
         #: Jobs whose epilog waits for the explanation; and all of these that have not ended.
         self._concluded: deque[Entry] = deque()
         self._asked: set[str] = set()
-        #: Called with a failed job once it is explained, and again after the last look at it.
-        self.on_explained: Callable[[Entry], Awaitable[None]] | None = None
+        #: Called with a failed job once it is explained, and again after the last look at it (True); of a job that
+        #: ended before the daemon started once (False).
+        self.on_explained: Callable[[Entry, bool], Awaitable[None]] | None = None
         registry.ended.on_ended.append(self._one_ended)
         registry.on_concluded.append(self._one_concluded)
 
@@ -99,6 +100,8 @@ class Explaining:
                 entry = await self._registry.get(row.job_id)
                 if entry.lacks_explanation and entry.job_id not in self._followed:
                     await self._explain_safely(entry, self._later)
+                if self.on_explained is not None and entry.job_id not in self._followed:
+                    await self.on_explained(entry, False)
 
     async def _follow(self, entry: Entry) -> None:
         began = anyio.current_time()
@@ -111,7 +114,7 @@ class Explaining:
                     return
                 await self._explain_safely(entry, self._later if after else self._limiter)
                 if self.on_explained is not None and entry.job.state in EXPLAINED and after in (looks[0], looks[-1]):
-                    await self.on_explained(entry)
+                    await self.on_explained(entry, True)
         finally:
             self._followed.discard(entry.job_id)
             self._unwritten.discard(entry.job_id)

@@ -181,6 +181,9 @@ def test_values_are_read_zoomed_and_chosen_with_mouse_and_keyboard(browser: Brow
     choose = "s => { s.value = 'r6'; s.dispatchEvent(new Event('change')); }"
     browser.value(f"({choose})(document.getElementById('also'))")
     assert browser.value("document.querySelectorAll('.also').length") == len(CURVES)
+    browser.value("document.getElementById('chart').focus()")
+    browser.key("ArrowRight")
+    browser.key("ArrowRight")
     beside = "document.querySelector('[data-plot=cpu]').previousElementSibling.innerText"
     assert "rank 6" in browser.value(beside)
     browser.value("document.querySelector('.to-table[href=\"#t-cpu\"]').click()")
@@ -223,6 +226,20 @@ def test_a_hostile_job_can_do_nothing(browser: Browser, pages: dict[str, Path]) 
     more = "s => { s.textContent = 'document.title = 1'; document.body.append(s); }"
     browser.value(f"({more})(document.createElement('script'))")
     assert browser.value("document.title") == "hostile FAILED - muster report"
+
+
+@pytest.mark.parametrize("form", ["md", "json"])
+def test_a_hostile_job_can_do_nothing_in_other_formats(tmp_path: Path, form: str) -> None:
+    text = anyio.run(sample_reports.made, tmp_path, "hostile", form)
+    assert "secret-value" not in text and "T0KEN" not in text
+    assert not set(text) & set("\0\x1b\u202e\x9b\x08")
+    if form == "json":
+        assert json.loads(text)["lastWords"]["lines"][0] == sample_reports.HOSTILE[0]
+    else:
+        # Outside blocks of code nothing is markup: what looks like it is behind a backslash.
+        outside = re.sub(r"(?ms)^(`{3,})\n.*?^\1$", "", text)
+        assert not re.search(r"(?<!\\)<(?!!DOCTYPE)", outside)
+        assert not re.search(r"(?<!\\)\]\(", outside)
 
 
 @pytest.mark.parametrize("name", ["healthy", "failed", "hung", "restarted", "hostile"])

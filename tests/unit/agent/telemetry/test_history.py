@@ -13,7 +13,18 @@ import pytest
 from muster.agent.errors import HistoryUnreadable
 from muster.agent.telemetry.history import history_store, history_waiting
 from muster.agent.telemetry.history.history_db import Database
-from muster.agent.telemetry.history.history_rows import CPU, UTIL, Bounds, Busy, FoundSeries, SeriesFacts, SeriesKey
+from muster.agent.telemetry.history.history_disk import DiskHistory
+from muster.agent.telemetry.history.history_rows import (
+    CPU,
+    LOG,
+    METRICS,
+    UTIL,
+    Bounds,
+    Busy,
+    FoundSeries,
+    SeriesFacts,
+    SeriesKey,
+)
 from muster.agent.telemetry.history.history_store import History
 from muster.agent.telemetry.history.history_waiting import Waiting
 from tests.unit.waiting import until
@@ -320,3 +331,69 @@ def test_a_reading_twice_a_step_does_not_run_ahead_of_time():
     waiting = Waiting(1.0)
     at = [waiting.tick(T0 + i * 0.25) for i in range(400)]
     assert max(abs(a - (T0 + i * 0.25)) for i, a in enumerate(at)) <= 1.5
+
+
+async def test_the_ranks_of_a_job_are_found_with_it_and_go_with_it(tmp_path: Path, clock: Clock):
+    path, other = tmp_path / "x.db", SeriesKey("job", "a1", T0)
+    async with opened(path, clock) as made:
+        made.tell(JOB, SeriesFacts("nvidia"))
+        made.tell(other, SeriesFacts("nvidia"))
+        for number in (0, 2, 10):
+            made.tell(JOB.of_rank(number), SeriesFacts())
+            note(made, clock, JOB.of_rank(number), [float(number)])
+        made.tell(other.of_rank(3), SeriesFacts())
+        note(made, clock, other.of_rank(3), [3.0])
+        note(made, clock, JOB, [1.0])
+        found = await made.job("a", T0, T0 + 100, 1.0, ranks=True)
+        assert [one.key.rank for one in found] == [None, 0, 2, 10]
+        assert [one.key.kind for one in await made.job("a", T0, T0 + 100, 1.0)] == ["job"]
+        made.end(JOB)
+    disk = DiskHistory(path, BOUNDS)
+    found = await disk.job("a", T0, T0 + 100, 1.0, ranks=True)
+    assert [one.key.rank for one in found] == [None, 0, 2, 10]
+    assert [means(one) for one in found] == [[1.0], [0.0], [2.0], [10.0]]
+    async with opened(path, clock) as made:
+        await made.forget([JOB])
+        assert await made.job("a", T0, T0 + 100, 1.0, ranks=True) == []
+        (left, rank) = await made.job("a1", T0, T0 + 100, 1.0, ranks=True)
+        assert (left.key, rank.key) == (other, other.of_rank(3))
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["closed", "in use"])
+async def test_a_reader_beside_the_daemon_changes_nothing(tmp_path: Path, clock: Clock, waits: bool):
+    path = tmp_path / "x.db"
+
+    def files() -> dict[str, bytes]:
+        return {one.name: one.read_bytes() for one in tmp_path.iterdir() if not one.name.endswith("-shm")}
+
+    async def look() -> None:
+        before = files()
+        found = await DiskHistory(path, BOUNDS).job("a", T0, T0 + 100, 1.0)
+        assert [means(one) for one in found] == [[5.0]]
+        assert files() == before
+
+    database = Database.open(path, BOUNDS)
+    try:
+        database.write({JOB: [(T0, [None, None, 5.0, *[None] * 9])]}, {JOB: SeriesFacts("nvidia")}, T0 + 1)
+        if waits:
+            await look()
+    finally:
+        database.close()
+    await look()
+    assert await DiskHistory(tmp_path / "none.db", BOUNDS).job("a", T0, T0 + 100, 1.0) == []
+
+
+async def test_a_file_of_an_earlier_format_is_read_as_it_is(tmp_path: Path):
+    path = tmp_path / "x.db"
+    database = Database.open(path, BOUNDS)
+    database.write({JOB: [(T0, [None, None, 5.0, *[None] * 9])]}, {JOB: SeriesFacts("nvidia")}, T0 + 90)
+    for name in METRICS[8:]:
+        for table, column in (("fresh", name), *(("thin", name + end) for end in ("", "_least", "_most"))):
+            database.connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    database.connection.execute("PRAGMA user_version = 2")
+    database.close()
+    (found,) = await DiskHistory(path, BOUNDS).job("a", T0, T0 + 100, 1.0)
+    assert means(found) == [5.0] and means(found, LOG) == []
+    with sqlite3.connect(path) as left:
+        assert left.execute("PRAGMA user_version").fetchone() == (2,)
+    left.close()
