@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 
+from muster.agent.events.event_store import Event
 from muster.agent.hang import kept_stacks
 from muster.agent.host import build
 from muster.agent.jobs.entry import Entry
@@ -45,7 +46,7 @@ from muster.supervisors.model.states import Outcome
 MAX_EVENTS, MAX_STACK_LINES, MAX_GROUPS, MAX_LINES, MAX_COMMAND = 400, 200, 24, 60, 4000
 #: Seconds that reading the stored stacks may take.
 STACKS_S = 5.0
-#: A plot begins before the job by this part of its length, so that its first moments are not at the edge.
+#: What the node reported.
 _NODE_KINDS = frozenset({EVENT, CONDITION, CLEARED})
 #: Fields of a spec that the report shows elsewhere.
 _SHOWN_ELSEWHERE = frozenset({"job_id", "command", "env"})
@@ -67,13 +68,12 @@ async def collect(known: Known, entry: Entry, *, node: str = "") -> JobReport:
     if said.first is not None:
         culprits = {said.first.rank: "hung" if said.first.outcome is Outcome.HUNG else "failed first"}
     drawn, missing = await plots.read(known.telemetry.history, entry, axis, culprits)
-    return made(facts, said, known, axis, drawn, sets, missing, node or socket.gethostname())
+    return made(facts, said, axis, drawn, sets, missing, node or socket.gethostname())
 
 
 def made(
     facts: Facts,
     said: Report,
-    known: Known,
     axis: Axis,
     drawn: list[Plot],
     sets: list[StackSet],
@@ -145,7 +145,7 @@ def _end(facts: Facts) -> float | None:
     return (job.ended_at or job.last_time or None) if job.state.final else None
 
 
-def _own(facts: Facts) -> list[Any]:
+def _own(facts: Facts) -> list[Event]:
     return [event for event in facts.events.kept if event.job_id == facts.entry.job_id]
 
 

@@ -126,7 +126,7 @@ def tables(report: JobReport) -> str:
     head = ["Rank", "Device", "Pid", "Status", "Outcome", "Start", "End", "CPU s", "Max RSS"]
     out.append(_table("ranks", "Ranks", head, rows))
     out += [_readings(plot, axis) for plot in report.plots]
-    return "".join([*out, "</section>\n"])
+    return "".join([*out, "</section>\n"]) if any(out[1:]) else ""
 
 
 def _readings(plot: Plot, axis: Axis) -> str:

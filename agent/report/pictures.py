@@ -91,7 +91,7 @@ def _bars_lanes(report: JobReport, shades: str) -> Iterator[str]:
     grave = sum(row.grave for row in happened)
     text = f"{len(happened)} events" + (f", {grave} grave: the long strokes" if grave else "")
     picture = svg.marks(happened, axis, escaped(f"{text}; the table below has them"), shades)
-    yield _lane("Events", text, picture, "thin", table="events")
+    yield _lane("Events", text, picture, "thin", table="events" if happened else "")
 
 
 def _ranks(report: JobReport, shades: str) -> str:

@@ -12,6 +12,10 @@ from muster.agent.why.report import Row
 
 #: A bar has at least this part of the width, so that it can be seen.
 LEAST = 0.003
+#: And that of a rank which failed this part of the height.
+LEAST_ROW = 0.012
+#: Looks that are marked beside their colour.
+GRAVE = ("failed", "hung")
 
 
 def plot(one: Plot, axis: Axis, shades: str) -> str:
@@ -42,8 +46,13 @@ def bars(found: Sequence[Bar], axis: Axis, label: str, shades: str = "") -> str:
 def rows(found: Sequence[Bar], ranks: Sequence[int], axis: Axis, label: str, shades: str = "") -> str:
     """A row for each of these ranks."""
     place = {rank: number for number, rank in enumerate(ranks)}
+    # One that failed among a thousand is to be seen: it comes on top, and is never thinner than this.
+    found = sorted(found, key=lambda bar: bar.look in GRAVE)
+    least = 10 * len(ranks) * LEAST_ROW
     drawn = "".join(
-        _rect(bar, axis, 10 * place[bar.rank] + 1.5, 7) for bar in found if bar.rank is not None and bar.rank in place
+        _row(bar, axis, 10 * place[bar.rank] + 1.5, least)
+        for bar in found
+        if bar.rank is not None and bar.rank in place
     )
     height = 10 * max(1, len(ranks))
     return _picture(axis, height, label, shades.replace('height="100"', f'height="{height}"') + drawn)
@@ -82,12 +91,17 @@ def position(at: float, axis: Axis) -> float:
     return round((at - axis.begin) / axis.step, 3)
 
 
+def _row(bar: Bar, axis: Axis, y: float, least: float) -> str:
+    height = max(7.0, least) if bar.look in GRAVE else 7.0
+    return _rect(bar, axis, round(max(0.0, y - (height - 7) / 2), 2), round(height, 2))
+
+
 def _rect(bar: Bar, axis: Axis, y: float, height: float) -> str:
     x, width = extent(bar, axis)
     said = escaped(f"{bar.name}: {bar.text}" if bar.text else bar.name)
     place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
     shape = f'<rect class="bar {bar.look}" {place}><title>{said}</title></rect>'
-    if bar.look in ("failed", "hung"):  # seen without colours, too: its end is marked
+    if bar.look in GRAVE:  # seen without colours, too: its end is marked
         shape += f'<path class="stroke" d="M{x + width:g} {y:g}v{height:g}"/>'
     return shape
 

@@ -75,8 +75,8 @@ LEFT = sorted(
 
 
 def left_in(mount: Path) -> list[str]:
-    """Over the job's own log, whatever it is called."""
-    return [name for name in names(mount) if not name.endswith(".log")]
+    """Over the job's own log, whatever it is called, and the report of a job that has failed."""
+    return [name for name in names(mount) if not name.endswith((".log", "-muster-0.html"))]
 
 
 def test_the_command_alone_is_enough(container: Path) -> None:
@@ -211,6 +211,7 @@ def test_the_first_failure_ends_the_gang_and_is_the_result(container: Path, scri
     done = run(container, "--standalone", "--", "sh", "-c", script)
     assert done.returncode == code, done.stderr
     assert left_in(container / "mount") == LEFT
+    assert (container / "mount" / "log" / "modelarts-job-7-muster-0.html").exists()
 
 
 def test_sigterm_gives_the_ranks_time_for_their_last_words(container: Path) -> None:

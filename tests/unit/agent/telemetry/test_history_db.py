@@ -390,3 +390,25 @@ def test_steps_say_what_the_readings_were(
         (min(values[60 * m : 60 * m + 60]), max(values[60 * m : 60 * m + 60])) for m in range(full)
     ]
     database.close()
+
+
+@pytest.mark.parametrize(("step_s", "span_s", "most"), [(1.0, 3600.0, 5e6), (60.0, 86_400.0, 8e6)], ids=["hour", "day"])
+def test_the_history_of_eight_cards_and_ranks_takes_so_much_room(
+    tmp_path: Path, step_s: float, span_s: float, most: float
+):
+    """The figures of docs/concepts/telemetry.md: each series has all its readings, and none is like another."""
+    job, noise = SeriesKey("job", "a", T0), random.Random(1)
+    series = [NODE, job, *(SeriesKey("card", f"GPU-{index}") for index in range(8))]
+    series += [job.of_rank(number) for number in range(8)]
+    database = Database.open(tmp_path / "telemetry.db", BOUNDS)
+    try:
+        times = [T0 + place * step_s for place in range(round(span_s / step_s))]
+        for key in series:
+            kept = times if key.kind != "rank" or step_s > 15 else times[::15]
+            told = {CPU, *range(9, 12)} if key.kind == "rank" else set(range(9 if key.kind == "card" else 5))
+            values = [[noise.random() if metric in told else None for metric in range(len(METRICS))] for _ in kept]
+            database.write({key: list(zip(kept, values, strict=True))}, {}, times[-1] + 120)
+        database.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    finally:
+        database.close()
+    assert (tmp_path / "telemetry.db").stat().st_size < most
