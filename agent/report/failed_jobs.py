@@ -47,7 +47,7 @@ async def write(known: Known, entry: Entry, folder: Path, kept: int, *, again: b
 
 def _put(folder: Path, name: str, text: str, kept: int) -> None:
     folder.mkdir(0o750, parents=True, exist_ok=True)
-    writing.write(folder / name, text, MODE)
+    writing.put(folder / name, text.encode("utf-8", "replace"), MODE)
     there = sorted(
         (path for path in folder.iterdir() if _NAME.fullmatch(path.name)),
         key=lambda path: path.lstat().st_mtime,

@@ -1,7 +1,9 @@
 """The report in a format, and as a file: the whole file or, if it cannot be written, none."""
 
+import contextlib
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,6 @@ import msgspec
 
 from muster.agent.report import html_page, markdown
 from muster.agent.report.job_report import JobReport
-from muster.supervisors.system.atomic_file import replace_file
 
 HTML, MARKDOWN, JSON = "html", "md", "json"
 #: Formats by the suffix of a file.
@@ -46,4 +47,19 @@ def write(path: Path, data: str, mode: int) -> None:
         with path.open("wb") as file:
             file.write(encoded)
     else:
-        replace_file(path.resolve() if path.is_symlink() else path, encoded, mode)
+        put(path.resolve() if path.is_symlink() else path, encoded, mode)
+
+
+def put(path: Path, data: bytes, mode: int) -> None:
+    """Replaces the file, or the link of that name. The new one is made under a name that nobody can foresee: the folder
+    may be open to others. Blocks. Raises OSError, and leaves nothing behind."""
+    fd, new = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    try:
+        with open(fd, "wb") as file:
+            os.fchmod(fd, mode)
+            file.write(data)
+        os.rename(new, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise

@@ -1,9 +1,12 @@
 """The report of a standalone run that has failed, beside its logs."""
 
+import os
 from pathlib import Path
 
 from muster.agent.cli.printing import note
 from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import Untrusted
+from muster.supervisors.system import trust
 
 #: Seconds that it may take.
 REPORT_S = 30.0
@@ -30,7 +33,10 @@ def write(root: Root, folder: Path) -> Path | None:
             return None
         entry = on_disk.job(root, found)
         path = folder / root.report(found, entry.job.node_rank if entry is not None else 0).name
-        writing.write(path, made, 0o640)
+        os.close(trust.open_logs(folder))  # as the logs beside it: nobody else may choose where it goes
+        writing.put(path, made.encode("utf-8", "replace"), 0o640)
+    except Untrusted as error:
+        note(f"the report of this job is not written: {error}")
     except OSError as error:
         note(f"the report of this job cannot be written into {folder}: {error.strerror}")
     except Exception as error:  # a defect here must not become the job's

@@ -29,7 +29,8 @@ class SeriesKey:
     @property
     def rank(self) -> int | None:
         """The number of the rank that it is about."""
-        return int(self.name.rpartition("/")[2]) if self.kind == "rank" else None
+        number = self.name.rpartition("/")[2]
+        return int(number) if self.kind == "rank" and number.isdecimal() else None
 
     def has(self, other: "SeriesKey") -> bool:
         """Whether the other one is a rank of this job."""

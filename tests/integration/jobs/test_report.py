@@ -354,6 +354,25 @@ def test_where_runs_are_not_kept_and_where_logs_stay(short_tmp: Path) -> None:
     assert file == logs / "x-muster-0.html" and file.exists()
 
 
+def test_a_link_in_the_place_of_the_report_is_replaced_and_not_followed(short_tmp: Path) -> None:
+    logs, precious = short_tmp / "logs", short_tmp / "precious"
+    logs.mkdir()
+    precious.write_text("mine")
+    (logs / "x-muster-0.html").symlink_to(precious)
+    assert ran(short_tmp, "exit 3", "--log-dir", str(logs)).returncode == 3
+    assert precious.read_text() == "mine"
+    assert "exited with code 3" in (logs / "x-muster-0.html").read_text()
+    assert not (logs / "x-muster-0.html").is_symlink()
+    assert not [path.name for path in logs.iterdir() if path.name.startswith(".")]
+
+
+def test_a_report_that_cannot_be_written_costs_no_exit_code(short_tmp: Path) -> None:
+    (short_tmp / "logs" / "x-muster-0.html").mkdir(parents=True)
+    done = ran(short_tmp, "exit 3", "--log-dir", str(short_tmp / "logs"))
+    assert done.returncode == 3
+    assert f"the report of this job cannot be written into {short_tmp}/logs: Is a directory" in done.stderr
+
+
 def test_no_report_of_a_run_that_succeeded_or_was_stopped(short_tmp: Path) -> None:
     assert _named(ran(short_tmp, "true")) is None
     run = Run(short_tmp, "echo up; while :; do sleep 0.1; done")
