@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from muster.agent.config.schema import Config
 from muster.agent.errors import StartupError
@@ -84,12 +83,3 @@ def job(root: Root, job_id: str) -> Entry | None:
         raise Unreadable(f"{error.filename or paths.folder}: cannot be read: {error.strerror}") from None
     found, _ = job_entry.load(job_id, paths)
     return found
-
-
-def root_of(folder: Path) -> tuple[Root, str] | None:
-    """The folders to which a job's folder `<state>/jobs/<id>` belongs, and its id; None for another folder."""
-    if folder.parent.name != "jobs" or not (folder / "journal").exists():
-        return None
-    state = folder.parent.parent
-    system = Root.system()
-    return (system if state == system.state else Root.under(state.parent)), folder.name
