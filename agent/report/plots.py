@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 
+from muster.agent import threads
 from muster.agent.errors import HistoryUnreadable
 from muster.agent.jobs.entry import Entry
 from muster.agent.report import thinning
@@ -74,8 +75,13 @@ async def read(
     key = job_processes.key(entry)
     if not any(one.key == key for one in found):
         return [], ""
+    # A day of many ranks is half a million numbers: not on the daemon's loop.
+    return await threads.run(_plots, found, entry, axis, culprits), ""
+
+
+def _plots(found: Sequence[FoundSeries], entry: Entry, axis: Axis, culprits: Mapping[int, str]) -> list[Plot]:
     plots = [_plot(one, found, entry, axis, culprits) for one in READINGS]
-    return [plot for plot in plots if plot is not None], ""
+    return [plot for plot in plots if plot is not None]
 
 
 def _plot(
