@@ -29,6 +29,7 @@ _NAMED = frozenset(
         f"{_PACKAGE}JobService/Get",
         f"{_PACKAGE}JobService/GetReport",
         f"{_PACKAGE}JobService/GetStacks",
+        f"{_PACKAGE}JobService/Release",
         f"{_PACKAGE}JobService/Stop",
         f"{_PACKAGE}JobService/Wait",
         f"{_PACKAGE}LogService/ReadLogs",

@@ -78,6 +78,8 @@ class Entry:
     notes: dict[str, str] | None = None
     #: Why its supervisor does nothing at this moment (stuck_supervisor.py); empty: as far as is known it works.
     stuck: str = ""
+    #: Its checks are done, and it waits until it is released (`hold` of its spec).
+    awaits_release: bool = False
     #: Its explained verdict, once it has ended and that is known.
     explained: Explained | None = None
 

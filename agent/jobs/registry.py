@@ -152,6 +152,14 @@ class Registry(JobTable):
             await task.stop(steps, by, reason, hung)
         return entry
 
+    async def let_begin(self, job_id: str) -> Entry:
+        """Releases a job with `hold`. Raises JobNotFound."""
+        entry = await self.get(job_id)
+        task = self._tasks.get(job_id)
+        if task is not None:
+            task.let_begin()
+        return entry
+
     async def stop_damaged(self, entry: Entry, steps: tuple[float, ...] | None, by: str, reason: str) -> list[str]:
         """Ends the processes of a job whose record cannot be trusted. Returns, once none lives or the rest cannot be
         killed, what was done and what is unknown, a sentence each. If cancelled, the stop continues.

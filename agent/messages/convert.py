@@ -108,6 +108,7 @@ def add_present(
     message.held_by.extend(plain(text) for text in held_by or ())
     message.warnings.extend(plain(text) for text in (entry.notes or {}).values())
     message.supervisor_stuck = entry.stuck
+    message.awaits_release = entry.awaits_release
     if (entry.ordered or entry.gone) and not entry.job.state.final:
         # The journal does not say so, because nobody can write it: it is being stopped all the same.
         message.state = job_pb2.JOB_STATE_STOPPING

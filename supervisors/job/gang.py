@@ -1,9 +1,9 @@
 """One job under one supervisor: its ranks from start to verdict.
 
 Everything that happens is a record (states.py, replay.py), committed to the journal first. `phases.phase` computes from
-the records what comes next, and the table `Gang.NEXT` has the handler. The successor of a dead supervisor replays the
-same records and continues: a fresh start is the special case in which nothing has happened yet. Each part of the gang
-has one concern, and remembers nothing that a successor would need.
+the records what comes next, and the table `RankGang.NEXT` has the handler. The successor of a dead supervisor replays
+the same records and continues: a fresh start is the special case in which nothing has happened yet. Each part of the
+gang has one concern, and remembers nothing that a successor would need.
 """
 
 import socket
@@ -39,7 +39,7 @@ from muster.supervisors.wire.explained_end import ExplainedEnd
 from muster.supervisors.wire.link import NurseryLink
 
 
-class Gang:
+class RankGang:
     """The ranks of one job and all that belongs to them. The caller holds the job's lock."""
 
     def __init__(self, root: Root, spec: JobSpec, contents: Contents, sock: socket.socket, owned: bool) -> None:
@@ -222,7 +222,7 @@ class Gang:
             self._attempt_end.end(*job.concluded)
         return True
 
-    NEXT: ClassVar[dict[Phase, Callable[["Gang"], bool]]] = {
+    NEXT: ClassVar[dict[Phase, Callable[["RankGang"], bool]]] = {
         Phase.ATTEMPT_DUE: _begin_attempt,
         Phase.STOPPED_EARLY: _conclude,
         Phase.STEP_RUNS: _wait,

@@ -12,7 +12,7 @@ from muster.supervisors.model.states import State
 
 
 class Phase(enum.Enum):
-    """Where a job is. What each one leads to is in the table `Gang.NEXT`."""
+    """Where a job is. What each one leads to is in the table `RankGang.NEXT`."""
 
     #: Nothing of this attempt exists yet: it is made ready, then its first step or its ranks are started.
     ATTEMPT_DUE = enum.auto()

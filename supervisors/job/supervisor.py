@@ -7,7 +7,7 @@ import socket
 import sys
 
 from muster.probes.kernel import process
-from muster.supervisors.job.gang import Gang
+from muster.supervisors.job.gang import RankGang
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.model.spec import JobSpec
@@ -56,7 +56,7 @@ def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
             return DONE
     except (SupervisionError, ValueError, TypeError) as error:
         return _unusable(job_id, error, sock)
-    Gang(root, spec, contents, sock, owned).loop.run()
+    RankGang(root, spec, contents, sock, owned).loop.run()
     held.close()
     return DONE
 

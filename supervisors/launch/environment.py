@@ -118,7 +118,8 @@ def of_rank(root: Root, spec: JobSpec, job: Job, rank: Rank, common: Mapping[str
         "ROLE_RANK": str(rank.rank),
         "ROLE_WORLD_SIZE": str(job.world_size),
         "TORCHELASTIC_RUN_ID": spec.job_id,
-        "TORCHELASTIC_RESTART_COUNT": str(job.attempt),
+        # What started this job may have restarted it before: it has told us how often.
+        "TORCHELASTIC_RESTART_COUNT": str(modelarts.number(spec.env, "TORCHELASTIC_RESTART_COUNT") + job.attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
     }
     if job.has_table or (job.cards and job.card_kind == "ascend"):

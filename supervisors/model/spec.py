@@ -214,6 +214,10 @@ class JobSpec:
     notify_secret: Annotated[str, kind.Secret(
         "@FILE", "Sign the notifications with the secret in FILE.", api="notify.secret", hide=lambda _: "",
     )] = ""
+    hold: Annotated[bool, kind.Flag(
+        "", "Begin the ranks only once the call Release says so: the barrier of a job of several nodes.", option=None,
+        key=None,
+    )] = False
     labels: Annotated[dict[str, str], kind.Labels(
         "KEY=VALUE", "A label of the job, for `muster ps --label`.", option="label", most=MAX_LABELS,
     )] = field(default_factory=dict)

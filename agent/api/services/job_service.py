@@ -223,6 +223,11 @@ class JobService(job_pb2_grpc.JobServiceServicer):
                 await self._server.registry.wait_explained(entry)
         return job_pb2.WaitResponse(job=self._message(entry), ended=entry.job.state.final)
 
+    async def Release(self, request: job_pb2.ReleaseRequest, context: "_Context") -> job_pb2.ReleaseResponse:
+        """See job.proto. Raises JobNotFound, JournalUnreadable."""
+        await self._server.readable(request.job_id)
+        return job_pb2.ReleaseResponse(job=self._message(await self._server.registry.let_begin(request.job_id)))
+
     async def Delete(self, request: job_pb2.DeleteRequest, context: "_Context") -> job_pb2.DeleteResponse:
         """See job.proto. Raises JobNotFound, JobNotEnded."""
         left = await self._server.registry.delete(request.job_id, request.keep_logs, request.force)

@@ -187,6 +187,11 @@ def _named(text: str, files: dict[str, str]) -> Address:
     return Address(None, True, *where, Tls(*paths))
 
 
+def named(context: click.Context, text: str) -> Address:
+    """An address of several, with the files of TLS of the command line and the environment. Raises ValueError."""
+    return _named(text, context.meta.get(_META, {}))
+
+
 def _resolve(context: click.Context) -> Address:
     """The address that options (of the command before those of the group) or else the environment name."""
     named = context.meta.get(_META, {})

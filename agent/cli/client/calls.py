@@ -58,7 +58,7 @@ class DaemonConnection:
             ("grpc.min_reconnect_backoff_ms", 10_000),
             ("grpc.max_reconnect_backoff_ms", 1000),
         ]
-        self.credentials = _credentials(address)
+        self.credentials = credentials_of(address)
         if self.credentials is not None:
             self.channel = grpc.secure_channel(str(address), self.credentials, options=options)
         else:
@@ -73,7 +73,7 @@ class DaemonConnection:
         self.quiet = False
         #: Whether the listener was full when that was looked at last.
         self._waits = False
-        self._claim = (("muster-caller", _caller()),)
+        self._claim = (("muster-caller", caller_name()),)
         self._token = OwnToken(address.path)
 
     @property
@@ -258,8 +258,8 @@ def connect(address: Address) -> Iterator[DaemonConnection]:
         connection.close()
 
 
-def _credentials(address: Address) -> grpc.ChannelCredentials | None:
-    """None for a unix socket, which needs none."""
+def credentials_of(address: Address) -> grpc.ChannelCredentials | None:
+    """None for a unix socket, which needs none. Raises CommandFailed."""
     if address.tls is None:
         return None
     try:
@@ -298,7 +298,7 @@ def _mute(_: str) -> None:
     """For callers that print errors only."""
 
 
-def _caller() -> str:
+def caller_name() -> str:
     """The caller, as journal and events name it."""
     try:
         name = getpass.getuser()

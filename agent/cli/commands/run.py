@@ -36,6 +36,13 @@ RESTART_S = 5.0
 @click.option("--standalone", "alone", is_flag=True, help="Start a daemon for this job only.")
 @click.option("--log-dir", metavar="DIR", help="With --standalone: keep the ranks' logs here.")
 @click.option(
+    "--hosts",
+    metavar="A,B",
+    help="Run the job on these nodes together: for each daemon [NAME@]HOST[:PORT] (7443, with --tls-*) or unix:PATH.",
+)
+@click.option("--hosts-file", metavar="FILE", help="The same from a file with one host per line.")
+@click.option("--attach", metavar="JOB", help="With --hosts: take up a job again that was started there.")
+@click.option(
     "--no-boot-files",
     is_flag=True,
     help="In a ModelArts container: leave ma-pre-start.sh (or .py) and pip-requirements.txt beside the script alone.",
@@ -52,6 +59,9 @@ def run(
     draft: Draft,
     alone: bool,
     log_dir: str | None,
+    hosts: str | None,
+    hosts_file: str | None,
+    attach: str | None,
     no_boot_files: bool,
     no_label: bool,
     verbose: bool,
@@ -67,7 +77,9 @@ def run(
     executable is run by python3. (A daemon of another node, ranks of another user: as `start --help` says.)
 
     The ranks get a small default environment and the variables from --env. Without a daemon, or with --standalone,
-    muster starts a daemon for this job only, and the ranks get the whole environment of this command. In a ModelArts
+    muster starts a daemon for this job only, and the ranks get the whole environment of this command. With --hosts the
+    job has a part on each of these nodes, all or none of which begin; each line begins with `[NODE/RANK] `, and
+    --max-restarts starts all parts again. In a ModelArts
     container muster then replaces the ModelArts launcher: it uses the launcher's rank table, job name, log folder and
     working folder.
 
@@ -81,8 +93,13 @@ def run(
     if log_dir is not None and not alone:
         raise click.UsageError("--log-dir needs --standalone: any other daemon has its own log folder")
     show = (verbose or on_terminal()) and not quiet
+    several = hosts is not None or hosts_file is not None
+    if attach is not None and not several:
+        raise click.UsageError("--attach needs --hosts or --hosts-file: which daemons have the job")
     try:
-        if alone or not _answers(address, quiet):
+        if several:
+            code = _on_several(draft, hosts, hosts_file, attach, alone, show=show, quiet=quiet, label=not no_label)
+        elif alone or not _answers(address, quiet):
             log_dir = _as_launcher(draft, log_dir, boot_files=not no_boot_files)
             code = _standalone(draft.spec(), log_dir, show, quiet, not no_label)
         else:
@@ -93,6 +110,34 @@ def run(
         termination_log.write(failure.message)
         raise
     raise click.exceptions.Exit(code)
+
+
+def _on_several(
+    draft: Draft,
+    hosts: str | None,
+    hosts_file: str | None,
+    attach: str | None,
+    alone: bool,
+    *,
+    show: bool,
+    quiet: bool,
+    label: bool,
+) -> int:
+    """The exit code. Raises CommandFailed."""
+    from muster.agent.cli.nodes import gang_run
+    from muster.agent.cli.nodes import hosts as several
+
+    context = click.get_current_context()
+    if alone or naming_option(context):
+        other = "--standalone" if alone else naming_option(context)
+        raise click.UsageError(f"{other}: not together with --hosts, which names the daemons")
+    found = several.read(context, hosts, hosts_file)
+    run = gang_run.GangRun(found, show=show, quiet=quiet, label=label)
+    if attach is not None:
+        if draft.asked.command:
+            raise click.UsageError("--attach takes no command: the job has one")
+        return run.attach(attach)
+    return run.run(several.spec_of(draft, found), "master_port" in draft.written)
 
 
 def _on_a_daemon(address: Address, draft: Draft, *, show: bool, quiet: bool, label: bool) -> int:

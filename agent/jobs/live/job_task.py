@@ -94,6 +94,10 @@ class JobTask:
                 await anyio.sleep(pause.next())
         self._tell("")
 
+    def let_begin(self) -> None:
+        """A job with `hold` may begin its ranks; without effect on any other."""
+        self._before.let_begin()
+
     async def stop(
         self, steps: tuple[float, ...] | None, by: str, reason: str, hung: tuple[float, str] | None = None
     ) -> None:

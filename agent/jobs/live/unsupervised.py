@@ -34,7 +34,7 @@ from muster.supervisors.launch.modes.ranktable_json import RankTableError
 from muster.supervisors.model import replay, restart
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
-from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, JobSpec
+from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, DEFAULT_READY_S, JobSpec
 from muster.supervisors.model.states import Kind, State, StopCause
 from muster.supervisors.model.verdict import OWN_FAILURE, blames_node
 from muster.supervisors.output.job_output import job_log_files
@@ -97,6 +97,7 @@ class Unsupervised:
         self._reading = reading
         self._order: _Order | None = None
         self._checking = anyio.CancelScope()
+        self._released = anyio.Event()
 
     async def reclaim(self) -> bool:
         """Takes the job's lock; False if its supervisor holds it. Raises OSError."""
@@ -118,6 +119,10 @@ class Unsupervised:
         """Call it only while the job is `ours`."""
         self._order = _Order(steps, by, reason)
         self._checking.cancel()
+
+    def let_begin(self) -> None:
+        """A job with `hold` may begin its ranks."""
+        self._released.set()
 
     async def run(self) -> None:
         """Runs to the job's end, or until a supervisor can continue."""
@@ -154,6 +159,7 @@ class Unsupervised:
                 if self._entry.checked is None:
                     await self._check()
                 if self._entry.checked is None or self._entry.checked["ok"]:
+                    await self._hold()
                     return
                 await self._refuse(self._entry.checked["results"])
 
@@ -218,6 +224,32 @@ class Unsupervised:
             leasing.give_up(entry.job_id)
         wanted = replace(entry.spec, ranks=0, card_count=0, all_cards=False, card_indices=tuple(named))
         return replace(await leasing.lease(entry.job_id, wanted), devices=named)
+
+    async def _hold(self) -> None:
+        """Waits until a job with `hold` is released; ends it if nobody does that in time."""
+        entry = self._entry
+        if not entry.spec.hold or self._released.is_set():
+            return
+        limit = DEFAULT_READY_S if entry.spec.ready_timeout is None else entry.spec.ready_timeout
+        await self._say(f"waits for the other nodes, up to {limit:g} s (hold)")
+        entry.awaits_release = True
+        entry.wake()
+        try:
+            with anyio.move_on_after(limit) as waiting:
+                await self._released.wait()
+        finally:
+            entry.awaits_release = False
+            entry.wake()
+        if waiting.cancelled_caught:
+            text = f"was not released within {limit:g} s: the other nodes were not ready, or who started it has gone"
+            verdict = {
+                "exit_code": OWN_FAILURE,
+                "summary": f"{text}; nothing was started",
+                "recommendation": "RETRY_HERE",
+                "recommendation_reason": "no fault of this node is known",
+            }
+            await self._say(f"FAILED: {text}")
+            await self._write([{"kind": Kind.ENDED, "state": State.FAILED, "verdict": verdict}])
 
     async def _end_unplaced(self, text: str) -> None:
         verdict = {

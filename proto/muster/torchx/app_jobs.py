@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from muster.client import FailedAsk, ask_together, failures
 from muster.torchx.app_parts import APP, MARK, PART, REPLICA, ROLE, SIZE, AppPart, AppRequest
 from muster.torchx.daemon_hosts import DaemonHost, HostTls, KnownHosts
 from muster.torchx.daemons import (
@@ -14,9 +15,6 @@ from muster.torchx.daemons import (
     LOOK_S,
     STARTED_S,
     DaemonPool,
-    FailedAsk,
-    ask_together,
-    failures,
     named,
 )
 from muster.v1 import job_pb2

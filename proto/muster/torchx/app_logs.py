@@ -7,8 +7,7 @@ from datetime import datetime
 
 import grpc
 
-from muster.client import BlockingClient, failure, retry_after
-from muster.torchx.daemons import status_of
+from muster.client import BlockingClient, failure, retry_after, status_of
 from muster.v1 import log_pb2
 
 #: Seconds for which a daemon that has exited is looked for while its output is read.

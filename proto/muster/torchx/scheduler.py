@@ -12,13 +12,14 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Schedule
 from torchx.specs import AppDef, AppDryRunInfo, AppState, InvalidRunConfigException, Role, runopts
 from torchx.workspace.dir_workspace import DirWorkspaceMixin
 
+from muster.client import ask_together
 from muster.torchx import submitted
 from muster.torchx.app_jobs import FINAL, AppJobs, FoundApp, FoundPart, NoAnswer, NotCancelled, NotSubmitted
 from muster.torchx.app_logs import lines
 from muster.torchx.app_parts import AppRequest, app_request, shown
 from muster.torchx.app_status import first_failed, response, state
 from muster.torchx.daemon_hosts import KnownHosts, WrongOption, chosen
-from muster.torchx.daemons import GLANCE_S, LOOK_S, DaemonPool, ask_together, named
+from muster.torchx.daemons import GLANCE_S, LOOK_S, DaemonPool, named
 from muster.v1 import job_pb2
 
 #: Seconds for which the status of an app that has just failed waits for the cause of its end.

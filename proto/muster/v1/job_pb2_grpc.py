@@ -59,6 +59,11 @@ class JobServiceStub(object):
                 request_serializer=muster_dot_v1_dot_job__pb2.WaitRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_job__pb2.WaitResponse.FromString,
                 _registered_method=True)
+        self.Release = channel.unary_unary(
+                '/muster.v1.JobService/Release',
+                request_serializer=muster_dot_v1_dot_job__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_job__pb2.ReleaseResponse.FromString,
+                _registered_method=True)
         self.Delete = channel.unary_unary(
                 '/muster.v1.JobService/Delete',
                 request_serializer=muster_dot_v1_dot_job__pb2.DeleteRequest.SerializeToString,
@@ -120,6 +125,14 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Release(self, request, context):
+        """Lets a job with `spec.hold` begin its ranks. Call it once all parts have `awaits_release`, and repeat it until the job is
+        RUNNING: a daemon that is restarted just then does not remember it. Idempotent, and without effect on any other job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Delete(self, request, context):
         """Deletes an ended job: its record and, unless `keep_logs`, its log files. FAILED_PRECONDITION / JOB_NOT_ENDED for
         a job that still runs. Idempotent only in effect: a second call is NOT_FOUND.
@@ -169,6 +182,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.Wait,
                     request_deserializer=muster_dot_v1_dot_job__pb2.WaitRequest.FromString,
                     response_serializer=muster_dot_v1_dot_job__pb2.WaitResponse.SerializeToString,
+            ),
+            'Release': grpc.unary_unary_rpc_method_handler(
+                    servicer.Release,
+                    request_deserializer=muster_dot_v1_dot_job__pb2.ReleaseRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_job__pb2.ReleaseResponse.SerializeToString,
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
@@ -321,6 +339,33 @@ class JobService(object):
             '/muster.v1.JobService/Wait',
             muster_dot_v1_dot_job__pb2.WaitRequest.SerializeToString,
             muster_dot_v1_dot_job__pb2.WaitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Release(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.JobService/Release',
+            muster_dot_v1_dot_job__pb2.ReleaseRequest.SerializeToString,
+            muster_dot_v1_dot_job__pb2.ReleaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

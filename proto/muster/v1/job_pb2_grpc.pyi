@@ -72,6 +72,10 @@ class JobServiceStub:
     """
     Wait: _grpc.UnaryUnaryMultiCallable[_job_pb2.WaitRequest, _job_pb2.WaitResponse]
     """Returns when the job has ended, or after `timeout` (`ended = false`)."""
+    Release: _grpc.UnaryUnaryMultiCallable[_job_pb2.ReleaseRequest, _job_pb2.ReleaseResponse]
+    """Lets a job with `spec.hold` begin its ranks. Call it once all parts have `awaits_release`, and repeat it until the job is
+    RUNNING: a daemon that is restarted just then does not remember it. Idempotent, and without effect on any other job.
+    """
     Delete: _grpc.UnaryUnaryMultiCallable[_job_pb2.DeleteRequest, _job_pb2.DeleteResponse]
     """Deletes an ended job: its record and, unless `keep_logs`, its log files. FAILED_PRECONDITION / JOB_NOT_ENDED for
     a job that still runs. Idempotent only in effect: a second call is NOT_FOUND.
@@ -102,6 +106,10 @@ class JobServiceAsyncStub(JobServiceStub):
     """
     Wait: _aio.UnaryUnaryMultiCallable[_job_pb2.WaitRequest, _job_pb2.WaitResponse]  # type: ignore[assignment]
     """Returns when the job has ended, or after `timeout` (`ended = false`)."""
+    Release: _aio.UnaryUnaryMultiCallable[_job_pb2.ReleaseRequest, _job_pb2.ReleaseResponse]  # type: ignore[assignment]
+    """Lets a job with `spec.hold` begin its ranks. Call it once all parts have `awaits_release`, and repeat it until the job is
+    RUNNING: a daemon that is restarted just then does not remember it. Idempotent, and without effect on any other job.
+    """
     Delete: _aio.UnaryUnaryMultiCallable[_job_pb2.DeleteRequest, _job_pb2.DeleteResponse]  # type: ignore[assignment]
     """Deletes an ended job: its record and, unless `keep_logs`, its log files. FAILED_PRECONDITION / JOB_NOT_ENDED for
     a job that still runs. Idempotent only in effect: a second call is NOT_FOUND.
@@ -159,6 +167,16 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_pb2.WaitResponse, _abc.Awaitable[_job_pb2.WaitResponse]]:
         """Returns when the job has ended, or after `timeout` (`ended = false`)."""
+
+    @_abc_1.abstractmethod
+    def Release(
+        self,
+        request: _job_pb2.ReleaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_pb2.ReleaseResponse, _abc.Awaitable[_job_pb2.ReleaseResponse]]:
+        """Lets a job with `spec.hold` begin its ranks. Call it once all parts have `awaits_release`, and repeat it until the job is
+        RUNNING: a daemon that is restarted just then does not remember it. Idempotent, and without effect on any other job.
+        """
 
     @_abc_1.abstractmethod
     def Delete(

@@ -42,13 +42,13 @@ def understood(spec: JobSpec, *, node_rank_said: bool = False) -> JobSpec:
         said["master_port"] = _port(spec)
     said["nodes"], said["node_count"] = nodes, count
     if count > 1 and not spec.node_rank and not node_rank_said:
-        said["node_rank"] = _number(env, "VC_TASK_INDEX")
+        said["node_rank"] = number(env, "VC_TASK_INDEX")
     if count > 1 and said["boot"] == Boot.TORCHRUN:
         said["master_port"] = _port(spec)
     if len(nodes) > 1 and not spec.master_addr:
         said["master_addr"] = nodes[0]
     if not (spec.ranks or spec.wants_cards or table):
-        said["card_count"] = _number(env, "MA_NUM_GPUS")
+        said["card_count"] = number(env, "MA_NUM_GPUS")
     return replace(spec, **said)  # type: ignore[arg-type]  # names and types are those of the fields
 
 
@@ -71,7 +71,7 @@ def _hosts(spec: JobSpec, table: str) -> tuple[str, ...]:
 
 
 def _port(spec: JobSpec) -> int:
-    return spec.master_port or _number(spec.env, "MA_TORCHRUN_MASTER_PORT") or MASTER_PORT
+    return spec.master_port or number(spec.env, "MA_TORCHRUN_MASTER_PORT") or MASTER_PORT
 
 
 def in_container(env: Mapping[str, str]) -> bool:
@@ -124,10 +124,10 @@ def rank_table(boot: str, env: Mapping[str, str]) -> str:
 
 def meeting_point(env: Mapping[str, str]) -> tuple[str, int]:
     """Address and port at which the ranks meet, in an environment that a launcher would hand on; "" and 0: not said."""
-    return env.get("MASTER_ADDR", ""), _number(env, "MASTER_PORT")
+    return env.get("MASTER_ADDR", ""), number(env, "MASTER_PORT")
 
 
-def _number(env: Mapping[str, str], name: str) -> int:
+def number(env: Mapping[str, str], name: str) -> int:
     """The number; 0 if it is not set or not a number. The rules of the spec refuse a number that is too large."""
     text = env.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

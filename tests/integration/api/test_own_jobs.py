@@ -320,7 +320,18 @@ def test_every_other_call_is_for_admins(owned: Daemon, alice: User) -> None:
     assert owned.channel is not None
     channel = grpc.intercept_channel(owned.channel, _Token(alice.metadata))
     free = {"GetNode", "ListChecks", "List", "Start", "Watch", "ReadNodeLogs", "ListSessions", "GetTelemetry", "Exec"}
-    named = {"Get", "Stop", "Wait", "Delete", "GetReport", "GetStacks", "ReadLogs", "RunCommand", "EndSession"}
+    named = {
+        "Get",
+        "Stop",
+        "Wait",
+        "Delete",
+        "GetReport",
+        "GetStacks",
+        "ReadLogs",
+        "RunCommand",
+        "EndSession",
+        "Release",
+    }
     for method in METHODS:
         code, reason = outcome(channel, path_of(method))
         if method.name in free | {"GetHistory"}:

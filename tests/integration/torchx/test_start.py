@@ -165,6 +165,10 @@ class SlowNode(job_pb2_grpc.JobServiceServicer):
         self.calls.append(f"Stop {request.job_id}")
         return job_pb2.StopResponse(ended=True)
 
+    def Release(self, request: Any, context: Any) -> Any:
+        self.calls.append(f"Release {request.job_id}")
+        return job_pb2.ReleaseResponse()
+
     def Delete(self, request: Any, context: Any) -> Any:
         self.calls.append(f"Delete {request.job_id}")
         return job_pb2.DeleteResponse()

@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-CLIENT = [ROOT / "proto" / "muster" / "client.py", *(ROOT / "proto" / "muster" / "torchx").glob("*.py")]
+CLIENT = [path for room in ("client", "torchx") for path in (ROOT / "proto" / "muster" / room).glob("*.py")]
 MODULES = [path for tree in ("agent", "supervisors", "probes") for path in (ROOT / tree).rglob("*.py")]
 #: The same thing for NVIDIA and for Ascend.
 VENDORS = {"nvidia", "ascend"}

@@ -8,10 +8,10 @@ pytest.importorskip("torchx", reason="needs TorchX: pip install -r examples/torc
 
 from torchx.specs import AppState, is_terminal
 
+from muster.client import FailedAsk
 from muster.torchx.app_jobs import FINAL, FoundApp, FoundPart
 from muster.torchx.app_status import STATES, first_failed, response, state
 from muster.torchx.daemon_hosts import DaemonHost, HostTls
-from muster.torchx.daemons import FailedAsk
 from muster.v1 import job_pb2
 
 SILENT = {DaemonHost("gone:1"): FailedAsk("UNAVAILABLE", "no daemon answers", False)}

@@ -1,11 +1,6 @@
-"""A thin client of muster: a channel with the right options, the stubs, and errors as they are meant to be read.
+"""The services of one daemon: a channel with the right options, the stubs, and errors as they are meant to be read.
 
-    async with connect("unix:///run/muster/muster.sock") as muster:
-        answer = await muster.jobs.Start(job_pb2.StartRequest(spec=spec))
-
-`connect_blocking` gives the same services without asyncio, for programs with threads of their own.
 Over a unix socket each call shows which user and process makes it (own_token.py).
-It needs `grpcio`, `protobuf` and `googleapis-common-protos`, and nothing else of muster's.
 """
 
 import asyncio

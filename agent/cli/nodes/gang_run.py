@@ -1,0 +1,310 @@
+"""`muster run --hosts`: one job on several nodes, with one output, one verdict and one exit code."""
+
+import queue
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from muster.agent.cli import show
+from muster.agent.cli.client import follow
+from muster.agent.cli.client.address import Address
+from muster.agent.cli.client.calls import DaemonConnection, caller_name, connect, credentials_of
+from muster.agent.cli.client.interrupts import Interrupts
+from muster.agent.cli.exits import CommandFailed, Exit, StdoutFailed
+from muster.agent.cli.nodes.hosts import GangHost
+from muster.agent.cli.printing import note, write
+from muster.agent.host import end_signals
+from muster.agent.host.end_signals import Ask
+from muster.agent.logs import labels
+from muster.agent.messages.spec_message import spec_to
+from muster.client import BlockingClient, Gang, GangNotStarted, GangPart, connect_blocking
+from muster.client.gang import SIZE, find, labels_of
+from muster.supervisors.model import restart
+from muster.supervisors.model.spec import JobSpec
+from muster.v1 import job_pb2, log_pb2
+
+#: Where a port is chosen at which the ranks meet, and how often another one is tried that is in use.
+PORTS, TRIES = range(20_000, 30_000), 3
+#: Exit codes of a command that cannot be executed: another try would end in the same way.
+_NEVER = (126, 127)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a part ended, as far as it is known: the last message of its output, or why that could not be read."""
+
+    part: int
+    last: log_pb2.ReadLogsResponse | None = None
+    failure: CommandFailed | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        last = self.last
+        return last is not None and last.state == job_pb2.JOB_STATE_SUCCEEDED and last.verdict.exit_code == 0
+
+
+class GangRun:
+    """A job on several nodes, at the terminal (or pipe) of this command."""
+
+    def __init__(self, hosts: list[GangHost], *, show: bool, quiet: bool, label: bool) -> None:
+        self._hosts = hosts
+        self._show, self._quiet, self._label = show, quiet, label
+        self._gang = Gang(())
+        self._ends: queue.SimpleQueue[_End] = queue.SimpleQueue()
+        self._name = ""
+
+    def run(self, spec: JobSpec, port_given: bool) -> int:
+        """Starts the job and follows it to its end, over its restarts; the exit code. `spec`: of the first node.
+        `port_given`: its master_port is not to be changed. Raises CommandFailed."""
+        self._name = spec.job_id
+        with self._clients() as clients:
+            attempt = 0
+            while True:
+                self._start(spec, attempt, port_given, clients)
+                code, again = self._follow_all()
+                if not again or attempt >= spec.max_restarts or code in _NEVER:
+                    return code
+                attempt += 1
+                delay = restart.delay(spec, attempt)
+                note(f"restart {attempt} of {spec.max_restarts} on all {len(self._hosts)} nodes in {delay:.1f} s")
+                time.sleep(delay)
+
+    def attach(self, name: str) -> int:
+        """Takes a job up again that another command started; the exit code. Raises CommandFailed."""
+        self._name = name
+        with self._clients() as clients:
+            gang, silent = find(name, {host.label: clients[host.label] for host in self._hosts})
+            for node, failed in silent.items():
+                note(f"{node}: {failed}")
+            if gang is None:
+                raise CommandFailed(
+                    f"no job {name!r} of several nodes at {', '.join(host.label for host in self._hosts)}",
+                    Exit.NO_DAEMON if silent else Exit.NO_SUCH_JOB,
+                )
+            size = int(gang.parts[0].spec.labels.get(SIZE, "0") or 0)
+            if len(gang.parts) < size:
+                note(f"only {len(gang.parts)} of {size} parts are known to these hosts: the others are left alone")
+            self._gang = gang
+            return self._follow_all()[0]
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    def _start(self, spec: JobSpec, attempt: int, port_given: bool, clients: dict[str, BlockingClient]) -> None:
+        for tried in range(TRIES):
+            if not port_given:
+                spec = replace(spec, master_port=random.choice(PORTS))
+            self._gang = Gang(self._parts(spec, attempt, clients))
+            try:
+                with _interrupted_by(signal.SIGTERM):
+                    self._gang.start()
+            except GangNotStarted as failure:
+                if set(failure.reasons.values()) == {"PORT_IN_USE"} and not port_given and tried + 1 < TRIES:
+                    continue
+                code = Exit.NO_DAEMON if set(failure.reasons.values()) <= _NO_ANSWER else Exit.REFUSED
+                text = f"job {self._name} was not started on any node: {failure}"
+                raise CommandFailed(text, Exit.MUSTER_FAILED if attempt else code) from None
+            if self._show:
+                where = ", ".join(host.label for host in self._hosts)
+                note(f"job {self._name} runs on {where}" + (f" (restart {attempt})" if attempt else ""))
+            return
+
+    def _parts(self, spec: JobSpec, attempt: int, clients: dict[str, BlockingClient]) -> list[GangPart]:
+        size = len(self._hosts)
+        job_id = self._name if not attempt else f"{self._name}.r{attempt}"
+        parts = []
+        for number, host in enumerate(self._hosts):
+            env = spec.env | ({"TORCHELASTIC_RESTART_COUNT": str(attempt)} if attempt else {})
+            marks = spec.labels | labels_of(self._name, number, size, attempt)
+            # A failure is for all nodes: this command starts all of them again.
+            on_hang = "stop" if spec.on_hang == "restart" else spec.on_hang
+            mine = replace(
+                spec, job_id=job_id, node_rank=number, env=env, labels=marks, max_restarts=0, on_hang=on_hang
+            )
+            parts.append(GangPart(host.label, clients[host.label], spec_to(mine, secrets=True)))
+        return parts
+
+    @contextmanager
+    def _clients(self) -> Iterator[dict[str, BlockingClient]]:
+        with ExitStack() as stack:
+            yield {
+                host.label: stack.enter_context(
+                    connect_blocking(str(host.address), caller_name(), credentials_of(host.address))
+                )
+                for host in self._hosts
+            }
+
+    # --- to the end ---------------------------------------------------------------------------------------------------
+
+    def _follow_all(self) -> tuple[int, bool]:
+        """The exit code, and whether the job may be started again: it failed, and nobody stopped it."""
+        lines = labels.LabelledLines(write, label=True) if self._label else labels.Raw(write)
+        one = threading.Lock()
+        places = {host.label: host.address for host in self._hosts}
+        with Interrupts() as interrupts:
+            for number, part in enumerate(self._gang.parts):
+                sink = _Merged(lines, part.node, one)
+                reader = threading.Thread(
+                    target=self._read, args=(number, part, places[part.node], sink), name=part.node, daemon=True
+                )
+                reader.start()
+            with interrupts.calling(self._order):
+                try:
+                    ends = self._collect()
+                except KeyboardInterrupt:
+                    note(f"no longer waiting; {self._goes_on()}")
+                    return 128 + interrupts.first, False
+                except StdoutFailed as failure:
+                    note(f"{failure.message}; {self._goes_on()}")
+                    code = failure.exit_code if failure.exit_code == Exit.PIPE_CLOSED else Exit.MUSTER_FAILED
+                    return code, False
+            with one:
+                lines.finish()
+            return self._verdict(ends), not interrupts.first
+
+    def _read(self, number: int, part: GangPart, address: Address, sink: "_Merged") -> None:
+        """In a thread of its own: the output of one part to its end."""
+        request = log_pb2.ReadLogsRequest(job_id=part.spec.job_id, follow=True, events=True, only_losses=True)
+        try:
+            with connect(address) as connection:
+                connection.quiet = self._quiet
+                last = follow.read(connection, request, sink)
+                self._ends.put(_End(number, self._complete(connection, part, last)))
+        except CommandFailed as failure:
+            self._ends.put(_End(number, failure=failure))
+
+    def _complete(
+        self, connection: DaemonConnection, part: GangPart, last: log_pb2.ReadLogsResponse
+    ) -> log_pb2.ReadLogsResponse:
+        """The last message, with the verdict."""
+        if not last.HasField("verdict"):
+            request = job_pb2.WaitRequest(job_id=part.spec.job_id)
+            job = connection.patiently(connection.jobs.Wait, request, None).job
+            last.verdict.CopyFrom(job.verdict)
+            last.state = job.state
+        return last
+
+    def _collect(self) -> list[_End]:
+        """All ends in the order in which they came. With the first that is no success the others are stopped. Raises
+        StdoutFailed."""
+        ends: list[_End] = []
+        while len(ends) < len(self._gang.parts):
+            end = self._ends.get()
+            if isinstance(end.failure, StdoutFailed):
+                raise end.failure
+            ends.append(end)
+            if not end.succeeded and all(other.succeeded for other in ends[:-1]):
+                others = set(range(len(self._gang.parts))) - {each.part for each in ends}
+                if others:
+                    self._stop(f"{self._node(end)}: {_summary(end)}", None, others)
+        return ends
+
+    def _order(self, ask: Ask, number: int) -> None:
+        """Called in the thread of `Interrupts`."""
+        name, kill = end_signals.name(number), ask is not Ask.STOP
+        if not self._quiet:
+            again = "press Ctrl-C again to kill it" if number == signal.SIGINT else "another one kills it"
+            note(f"{name}: killing the job on all nodes" if kill else f"{name}: stopping the job; {again}")
+        self._stop(name, 0.0 if kill else None, None)
+
+    def _stop(self, reason: str, grace_s: float | None, among: set[int] | None) -> None:
+        for part, failed in self._gang.stop(reason, grace_s, among).items():
+            node, job_id = self._gang.parts[part].node, self._gang.parts[part].spec.job_id
+            note(f"{node}: cannot be stopped: {failed}; run `muster stop {job_id}` there")
+
+    def _verdict(self, ends: list[_End]) -> int:
+        """Says how the job ended, and returns its exit code: that of the part that failed first."""
+        failed = [end for end in ends if not end.succeeded]
+        if not failed:
+            if self._show:
+                note(f"job {self._name} SUCCEEDED on {len(ends)} nodes")
+            return 0
+        # What was ended because of another part is no cause; nor is a node that only fell silent, if one says why.
+        first = min(failed, key=_innocence)
+        if self._quiet:
+            return _code(first)
+        if first.last is None:
+            assert first.failure is not None
+            note(f"job {self._name} LOST: {self._node(first)}: {first.failure.message}; {self._goes_on()}")
+            return _code(first)
+        state = job_pb2.JobState.Name(first.last.state).removeprefix("JOB_STATE_")
+        note(f"job {self._name} {state}: {self._node(first)}: {first.last.verdict.summary}")
+        verdict, job_id = first.last.verdict, self._gang.parts[first.part].spec.job_id
+        if advice := show.advice_of(verdict):
+            cause = f"{verdict.cause}; " if verdict.cause else ""
+            note(f"{self._node(first)}: {cause}{advice} (muster why {job_id}, at {self._address(first)})")
+        for end in failed:
+            if end.failure is not None and end is not first:
+                note(f"{self._node(end)}: {end.failure.message}")
+        return _code(first)
+
+    def _node(self, end: _End) -> str:
+        return self._gang.parts[end.part].node
+
+    def _address(self, end: _End) -> Address:
+        return next(host.address for host in self._hosts if host.label == self._node(end))
+
+    def _goes_on(self) -> str:
+        hosts = ",".join(str(host.address) for host in self._hosts)
+        return f"the job continues: `muster run --attach {self._name} --hosts {hosts}` takes it up again"
+
+
+class _Merged:
+    """The output of one node among that of the others, each line as `[node/rank]`. Any thread may feed it."""
+
+    def __init__(self, lines: "labels.LabelledLines | labels.Raw", node: str, one: threading.Lock) -> None:
+        self._lines, self._node, self._one = lines, node, one
+
+    def feed(self, source: str, data: bytes, time: float) -> None:
+        if source == "muster":
+            note(f"{self._node}: " + data.decode("utf-8", "replace").rstrip("\n"))
+            return
+        with self._one:
+            self._lines.feed(self._named(source), data, time)
+
+    def cut(self, source: str) -> None:
+        with self._one:
+            self._lines.cut(self._named(source))
+
+    def finish(self) -> None:
+        """The lines that have not ended are passed on at the end of all nodes."""
+
+    def _named(self, source: str) -> str:
+        return f"{self._node}/{source.removeprefix('rank ')}"
+
+
+#: Reasons of daemons that did not answer at all.
+_NO_ANSWER = {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
+
+
+def _summary(end: _End) -> str:
+    if end.last is not None:
+        return end.last.verdict.summary
+    assert end.failure is not None
+    return end.failure.message
+
+
+def _code(end: _End) -> int:
+    if end.last is None:
+        return Exit.MUSTER_FAILED
+    return end.last.verdict.exit_code or Exit.MUSTER_FAILED
+
+
+def _innocence(end: _End) -> int:
+    """The least is to blame; of equal ones the first that ended."""
+    if end.last is None:
+        return 1
+    return 2 if end.last.state == job_pb2.JOB_STATE_STOPPED else 0
+
+
+@contextmanager
+def _interrupted_by(number: int) -> Iterator[None]:
+    """Inside, the signal is a KeyboardInterrupt, as that of Ctrl-C is: what was begun is taken back."""
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

@@ -1,0 +1,208 @@
+"""`muster run --hosts`: one job on several nodes, which are daemons of this machine."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.v1 import job_pb2
+from tests.conftest import BIN, FINAL, Daemon, alive, eventually
+
+#: Says where it runs, and waits.
+WAITS = 'echo "rank $RANK of $WORLD_SIZE on node $GROUP_RANK"; exec sleep 1000'
+
+
+@pytest.fixture
+def nodes(make_daemon: Callable[..., Daemon]) -> list[Daemon]:
+    return [make_daemon() for _ in range(3)]
+
+
+def hosts(nodes: list[Daemon]) -> list[str]:
+    return ["--hosts", ",".join(node.address for node in nodes)]
+
+
+def muster(*words: str, **fields: Any) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([BIN / "muster", *words], capture_output=True, text=True, timeout=120, check=False, **fields)
+
+
+@contextmanager
+def running(*words: str) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [BIN / "muster", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def said_by_all(process: "subprocess.Popen[str]", count: int) -> list[str]:
+    """The first lines of its output, sorted."""
+    assert process.stdout is not None
+    return sorted(process.stdout.readline().rstrip("\n") for _ in range(count))
+
+
+def jobs(node: Daemon) -> list[Any]:
+    return list(node.jobs.List(job_pb2.ListRequest(), timeout=60).jobs)
+
+
+def ended(nodes: list[Daemon], job_id: str) -> list[Any]:
+    """The parts, once all have ended."""
+    eventually(lambda: all(node.get(job_id).state in FINAL for node in nodes), 60, f"all parts of {job_id} have ended")
+    return [node.get(job_id) for node in nodes]
+
+
+def test_one_job_on_three_nodes(nodes: list[Daemon], tmp_path: Path) -> None:
+    says = 'echo "$RANK of $WORLD_SIZE, $GROUP_RANK of $GROUP_WORLD_SIZE at $MASTER_ADDR in $PWD"'
+    done = muster("run", "-v", *hosts(nodes), "--ranks", "2", "--job-id", "j", "--", "sh", "-c", says, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"[node{rank // 2}/{rank}] {rank} of 6, {rank // 2} of 3 at 127.0.0.1 in {tmp_path}" for rank in range(6)
+    ]
+    assert "job j runs on node0, node1, node2" in done.stderr and "job j SUCCEEDED on 3 nodes" in done.stderr
+    parts = [node.get("j") for node in nodes]
+    assert len({part.master_port for part in parts}) == 1
+    assert [part.spec.labels["muster-gang-part"] for part in parts] == ["0", "1", "2"]
+
+
+def test_a_part_that_fails_stops_the_others_and_gives_the_verdict(nodes: list[Daemon]) -> None:
+    fails = "if [ $RANK = 1 ]; then echo boom; exit 7; fi; exec sleep 1000"
+    done = muster("run", *hosts(nodes), "--job-id", "j", "--grace", "1s", "--", "sh", "-c", fails)
+    assert done.returncode == 7
+    assert "job j FAILED: node1: rank 1 (device 0) exited with code 7" in done.stderr
+    states = [part.state for part in ended(nodes, "j")]
+    assert states == [job_pb2.JOB_STATE_STOPPED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_STOPPED]
+    assert "node1: rank 1 (device 0) exited with code 7" in nodes[0].get("j").verdict.summary
+
+
+def test_a_restart_is_one_of_all_parts(nodes: list[Daemon], tmp_path: Path) -> None:
+    once = f'echo "try $TORCHELASTIC_RESTART_COUNT"; [ $RANK != 2 ] || mkdir {tmp_path}/once && exec sleep 0; exit 3'
+    words = ["--max-restarts", "2", "--restart-backoff", "10ms", "--grace", "1s", "--", "sh", "-c", once]
+    done = muster("run", *hosts(nodes), "--job-id", "j", *words)
+    assert done.returncode == 3  # the second try finds the folder and fails as well, and so does the third
+    tries = re.findall(r"\[(node\d)/\d\] try (\d)", done.stdout)
+    assert sorted(tries) == [(f"node{node}", str(number)) for node in range(3) for number in range(3)]
+    assert [job.job_id for job in jobs(nodes[0])] == ["j.r2", "j.r1", "j"]
+
+
+@pytest.mark.parametrize("trouble", ["conflict", "gone", "unfit"])
+def test_it_starts_everywhere_or_nowhere(nodes: list[Daemon], tmp_path: Path, trouble: str) -> None:
+    """No rank of any node begins."""
+    command = ["--", "sh", "-c", f"touch {tmp_path}/began.$RANK; exec sleep 1000"]
+    words = ["--job-id", "j"]
+    if trouble == "conflict":
+        nodes[2].run("sleep", "1000", job_id="j")
+    elif trouble == "gone":
+        nodes[2].kill()
+    else:
+        words += ["--cards", "1"]
+    before = [jobs(node) for node in nodes[:2]]
+    done = muster("run", *hosts(nodes), *words, *command)
+    assert done.returncode == (4 if trouble == "gone" else 5), done.stderr
+    assert "job j was not started on any node" in done.stderr
+    assert trouble == "unfit" or "node2: " in done.stderr
+    assert "May still exist" not in done.stderr or trouble == "gone"
+    assert [jobs(node) for node in nodes[:2]] == before
+    assert not list(tmp_path.glob("began.*"))
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_a_signal_stops_all_parts(nodes: list[Daemon], number: signal.Signals, name: str) -> None:
+    with running("run", *hosts(nodes), "--job-id", "j", "--", "sh", "-c", WAITS) as run:
+        assert said_by_all(run, 3) == [f"[node{i}/{i}] rank {i} of 3 on node {i}" for i in range(3)]
+        run.send_signal(number)
+        _, told = run.communicate(timeout=60)
+    assert run.returncode == 143, told  # of the ranks, as on one node
+    assert all(part.state == job_pb2.JOB_STATE_STOPPED for part in ended(nodes, "j"))
+    assert f"{name}: stopping the job" in told
+
+
+def test_a_command_that_is_killed_leaves_the_job_and_another_takes_it_up(nodes: list[Daemon]) -> None:
+    with running("run", *hosts(nodes), "--job-id", "j", "--", "sh", "-c", WAITS) as run:
+        said_by_all(run, 3)
+        run.kill()
+    with running("run", "--attach", "j", *hosts(nodes[::-1])) as again:
+        assert len(said_by_all(again, 3)) == 3
+        pid = nodes[1].rank_pid("j")
+        os.kill(pid, signal.SIGKILL)
+        _, told = again.communicate(timeout=60)
+    assert again.returncode == 137, told
+    assert "killed by SIGKILL" in told or "SIGKILL" in told
+    assert not alive(pid)
+    ended(nodes, "j")
+
+
+def test_a_daemon_that_restarts_is_no_failure(nodes: list[Daemon], tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    waits = f"echo here; until [ -e {go} ]; do sleep 0.05; done; echo there"
+    with running("run", *hosts(nodes), "--job-id", "j", "--", "sh", "-c", waits) as run:
+        said_by_all(run, 3)
+        nodes[1].kill()
+        nodes[1].restart()
+        go.touch()
+        out, told = run.communicate(timeout=100)
+    assert run.returncode == 0, told
+    assert sorted(out.splitlines()) == [f"[node{i}/{i}] there" for i in range(3)]
+
+
+def test_a_held_job_begins_when_it_is_released_and_not_before(daemon: Daemon) -> None:
+    daemon.run("echo", "begun", job_id="j", hold=True)
+    eventually(lambda: daemon.get("j").awaits_release, 60, "it waits")
+    daemon.kill()
+    daemon.restart()
+    eventually(lambda: daemon.get("j").awaits_release, 60, "it still waits")
+    assert not daemon.get("j").HasField("started_at")
+    daemon.jobs.Release(job_pb2.ReleaseRequest(job_id="j"), timeout=60)
+    job = daemon.wait("j")
+    assert job.state == job_pb2.JOB_STATE_SUCCEEDED and not job.awaits_release
+    assert daemon.output(job, 0) == b"begun\n"
+    daemon.jobs.Release(job_pb2.ReleaseRequest(job_id="j"), timeout=60)  # without effect
+
+
+def test_a_held_job_that_nobody_releases_ends(daemon: Daemon) -> None:
+    daemon.run("true", job_id="j", hold=True, ready_timeout={"nanos": 100_000_000})
+    job = daemon.wait("j")
+    assert job.state == job_pb2.JOB_STATE_FAILED and "was not released within 0.1 s" in job.verdict.summary
+    assert job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE
+
+
+def test_a_held_job_can_be_stopped(daemon: Daemon) -> None:
+    daemon.run("true", job_id="j", hold=True)
+    eventually(lambda: daemon.get("j").awaits_release, 60, "it waits")
+    daemon.stop("j")
+    assert daemon.get("j").state == job_pb2.JOB_STATE_STOPPED
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--hosts", "unix:/a,unix:/a", "--", "true"], "named twice"),
+        (["--hosts", "", "--", "true"], "names no host"),
+        (["--hosts", "a:99999", "--", "true"], "--hosts: "),
+        (["--hosts", "a", "--", "true"], "TCP needs a certificate"),
+        (["--hosts", "unix:/a", "--hosts-file", "x", "--", "true"], "give only one"),
+        (["--hosts", "unix:/a", "--standalone", "--", "true"], "not together with --hosts"),
+        (["--hosts", "unix:/a", "--node-rank", "1", "--", "true"], "--hosts says which nodes"),
+        (["--hosts-file", "/nonexistent", "--", "true"], "cannot read /nonexistent"),
+        (["--attach", "j"], "--attach needs --hosts"),
+        (["--attach", "j", "--hosts", "unix:/a", "--", "true"], "--attach takes no command"),
+    ],
+)
+def test_wrong_options(words: list[str], told: str) -> None:
+    done = muster("run", *words)
+    assert done.returncode == 2 and told in done.stderr, done.stderr
+
+
+def test_a_file_of_hosts(nodes: list[Daemon], tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(f"# my nodes\n\nfirst@{nodes[0].address}\nsecond@{nodes[1].address}  # the other\n")
+    done = muster(
+        "run", "--hosts-file", str(file), "--master-addr", "127.0.0.1", "--", "sh", "-c", "echo $VC_WORKER_HOSTS"
+    )
+    assert sorted(done.stdout.splitlines()) == ["[first/0] first,second", "[second/1] first,second"], done.stderr
