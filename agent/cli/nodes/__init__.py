@@ -1,6 +1,6 @@
 """`muster run --hosts`: one job on several nodes, for people without a scheduler. It is a client of daemons: it places
 and queues nothing, and has no state of its own on them.
 
-`hosts` reads which daemons there are, `gang_run` starts the parts, follows them to one verdict and starts them again.
-Others use: `hosts`, `gang_run`.
+`hosts` reads which daemons there are, `gang_run` starts the parts, follows them to one verdict and starts them again,
+`merged_why` says which node failed first. Others use: `hosts`, `gang_run`, `merged_why`.
 """

@@ -1,5 +1,6 @@
 """`muster run --hosts`: one job on several nodes, which are daemons of this machine."""
 
+import json
 import os
 import re
 import signal
@@ -206,3 +207,24 @@ def test_a_file_of_hosts(nodes: list[Daemon], tmp_path: Path) -> None:
         "run", "--hosts-file", str(file), "--master-addr", "127.0.0.1", "--", "sh", "-c", "echo $VC_WORKER_HOSTS"
     )
     assert sorted(done.stdout.splitlines()) == ["[first/0] first,second", "[second/1] first,second"], done.stderr
+
+
+# --- why --------------------------------------------------------------------------------------------------------------
+
+
+def test_why_names_the_node_that_failed_first(nodes: list[Daemon]) -> None:
+    fails = (
+        'if [ $RANK = 2 ]; then echo "RuntimeError: CUDA error: an illegal memory access was encountered"; exit 1; fi'
+    )
+    command = ["--", "sh", "-c", f"{fails}; exec sleep 1000"]
+    muster("run", "-q", *hosts(nodes), "--job-id", "j", "--grace", "1s", "--max-restarts", "1", *command)
+    nodes[0].kill()
+    done = muster("why", "j", *hosts(nodes))
+    assert done.stdout.startswith("job j: first failed rank 2 on node2 at "), done.stdout + done.stderr
+    assert "a GPU kernel accessed memory" in done.stdout.splitlines()[0]
+    assert "node0: no daemon at" in done.stdout and "node1: STOPPED" in done.stdout
+    found = json.loads(muster("why", "j", *hosts(nodes), "-o", "json").stdout)
+    assert [one["node"] for one in found["first"]] == ["node2"]
+    assert found["first"][0]["report"]["jobId"] == "j.r1"
+    unknown = muster("why", "none", *hosts(nodes))
+    assert unknown.returncode == 3 and "no report of job none" in unknown.stderr

@@ -32,8 +32,14 @@ TRIED_BYTES, TRIED_S = 64 << 20, 60.0
     help="Check a file of signatures, without a daemon. With a log in place of JOB, show what muster would find in it; "
     "- is standard input.",
 )
+@click.option(
+    "--hosts",
+    metavar="A,B",
+    help="Of a job on several nodes: ask these daemons, named as for `muster run --hosts`, and show which rank on "
+    "which node failed first.",
+)
 @format_option
-def why(address: Address, job: str | None, signatures: str | None, as_json: bool) -> None:
+def why(address: Address, job: str | None, signatures: str | None, hosts: str | None, as_json: bool) -> None:
     """Show why a job ended, with evidence and remedy; of a running job, show what is wrong.
 
     --try checks signatures of your own before you put them into /etc/muster/signatures.d.
@@ -45,6 +51,9 @@ def why(address: Address, job: str | None, signatures: str | None, as_json: bool
         return
     if job is None:
         raise click.MissingParameter(param_hint="'JOB'", param_type="argument")
+    if hosts is not None:
+        _of_several(job, hosts, as_json)
+        return
     from muster.agent.cli.client.calls import connect, utf8
     from muster.agent.cli.client.knowing import knowing
     from muster.v1 import job_pb2
@@ -56,6 +65,19 @@ def why(address: Address, job: str | None, signatures: str | None, as_json: bool
         emit_json(json.loads(answer.json))
     else:
         emit(answer.text)
+
+
+def _of_several(job: str, hosts: str, as_json: bool) -> None:
+    from muster.agent.cli.nodes import hosts as several
+    from muster.agent.cli.nodes import merged_why
+
+    found = merged_why.collect(
+        several.read(click.get_current_context(), hosts, None), job, colour=coloured() and not as_json
+    )
+    if as_json:
+        emit_json(merged_why.as_json(found))
+    else:
+        emit(merged_why.page(found))
 
 
 def _try(file: Path, log: str | None, as_json: bool) -> None:
