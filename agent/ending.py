@@ -24,6 +24,7 @@ from muster.supervisors.system import owner_pipe
 
 if TYPE_CHECKING:
     from muster.agent.jobs.registry import Registry
+    from muster.agent.logs.log_keeping import LogKeeping
     from muster.agent.notify.sender import Notifier
 
 #: Seconds over the jobs' grace until the daemon ends although a job has not.
@@ -45,10 +46,12 @@ class Ending:
         config: Callable[[], Config],
         registry: "Registry",
         notifier: "Notifier",
+        keeping: "LogKeeping",
         stopping: anyio.Event,
         owned: bool,
     ) -> None:
         """`owned`: the daemon is that of one `muster run --standalone`, and ends when that command has exited."""
+        self._keeping = keeping
         self._config = config
         self._registry = registry
         self._notifier = notifier
@@ -98,6 +101,7 @@ class Ending:
         await self._stop_all((0.0,) if ask is Ask.KILL else None, reason)
         with anyio.move_on_after(LAST_WORDS_S):
             await self._notifier.told()
+            await self._keeping.finish()
         if not self._owned:
             self._stopping.set()
 

@@ -175,7 +175,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
         losses=losses,
         collecting=collecting,
         explaining=explaining,
-        ending=Ending(config, registry, notifier, stopping, owned=owner_fd is not None),
+        ending=Ending(config, registry, notifier, keeping, stopping, owned=owner_fd is not None),
         owner_fd=owner_fd,
     )
 

@@ -30,6 +30,8 @@ class Role(enum.Enum):
 
 
 _MAX_CLAIM = 128
+#: The client in whose name those call who do not show who they are.
+_UNKNOWN = "clients without a token"
 _PACKAGE = "/muster.v1."
 #: Calls that change nothing and run nothing. GetStacks and RunChecks are not here: they run programs as root.
 LOOKS = frozenset(
@@ -105,11 +107,13 @@ def of_socket(role: Role, path: object, tokens: Tokens, table: Callable[[], Acce
         token = _metadata(context, HEADER)
         name = f"a client of {path}"
         if not token:
-            return Caller(role, name, refused=IdentityNeeded(name) if access.own_jobs_only else None)
+            if access.own_jobs_only:  # all of them together have the share of one client
+                return Caller(role, name, _UNKNOWN, refused=IdentityNeeded(name))
+            return Caller(role, name)
         try:
             peer = tokens.peer(token)
         except TokenRefused as error:
-            return Caller(role, name, refused=error)
+            return Caller(role, name, _UNKNOWN if access.own_jobs_only else "", refused=error)
         mine = peer.uid in (0, os.geteuid())
         reach = own_jobs.of_user(access, peer.uid, peer.user, mine=mine)
         return Caller(role, f"{peer} by {path}", "" if mine else f"user {peer.user}", peer, reach)
@@ -174,7 +178,7 @@ def named(context: Any) -> str:
     says, peer = claimed(context), PRESENT.get().peer
     if peer is not None:
         # The command `muster` claims what the token shows.
-        if says in ("", f"{peer.user} (muster, pid {peer.pid})"):
+        if says in ("", *(f"{user} (muster, pid {peer.pid})" for user in (peer.user, f"uid {peer.uid}"))):
             return str(peer)
         return peer.beside(says)
     if names := certified(context):

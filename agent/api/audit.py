@@ -119,6 +119,10 @@ class Call:
         call = self.method.rpartition(".")[2]
         self._audit.write({"time": when, "call": call, **self._who, **self._about, "answer": answer})
 
+    def is_about(self, named: dict[str, str]) -> None:
+        """Takes the object of a stream, once it is known."""
+        self._about |= named
+
     def begun(self, about: dict[str, str]) -> None:
         """Writes the BEGUN line of a stream, with its object."""
         self._about |= about
@@ -132,6 +136,13 @@ class Call:
 
 
 _present: ContextVar[Call] = ContextVar("_present")
+
+
+def about(**named: str) -> None:
+    """What the present call is about, where its first message says it: for the line of a call that is refused."""
+    call = _present.get(None)
+    if call is not None:
+        call.is_about({name: value[:200] for name, value in named.items() if value})
 
 
 def begun(**about: str) -> None:

@@ -160,6 +160,8 @@ class _UserNames:
 
 def _name(uid: int) -> str:
     try:
-        return pwd.getpwuid(uid).pw_name
+        name = pwd.getpwuid(uid).pw_name
     except (KeyError, OSError):
         return str(uid)
+    # Where a name is read a number is one: a user who is called 0 is not to be taken for root.
+    return str(uid) if name.isdigit() else name

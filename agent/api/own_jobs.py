@@ -6,6 +6,7 @@ reached by those only who may reach all.
 A call that is in no table here is for those who reach all jobs. A new call is therefore closed to all others.
 """
 
+import math
 import resource
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,6 +21,8 @@ from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.spec_fields import PROCESS_LIMITS, UNLIMITED
 
 _PACKAGE = "/muster.v1."
+#: Seconds by which the time of the event of a job's acceptance may be off that of the record: both are rounded.
+ACCEPTED_S = 0.000_01
 #: Calls about the job that they name, which must be the caller's.
 _NAMED = frozenset(
     {
@@ -114,13 +117,16 @@ async def check_job(reach: Reach, method: str, job_id: str, registry: Registry) 
         raise NotTheirs(f"job {job_id} belongs to {owner}: musterd serves users their own jobs only (own_jobs_only)")
 
 
-def user_of(registry: Registry, job_id: str) -> str | None:
-    """The user that a job names, as far as that is in memory; None: it is not known. Ended jobs are in memory once they
-    are indexed (`registry.ended.indexed`)."""
+def since(reach: Reach, registry: Registry, job_id: str) -> float:
+    """From when on a caller may see what happened under this job's id, in seconds since the epoch: an id may have been
+    another user's before. inf: nothing, as of a job that is not known. Ended jobs are known once they are indexed
+    (`registry.ended.indexed`)."""
+    if reach.is_everything:
+        return 0.0
     job = registry.job(job_id)
-    if job is None:
-        return None
-    return job.spec.user if isinstance(job, Entry) else job.user
+    if job is None or not reach.covers(job.spec.user if isinstance(job, Entry) else job.user):
+        return math.inf
+    return job.key[0] - ACCEPTED_S
 
 
 def as_themselves(reach: Reach, spec: JobSpec) -> JobSpec:

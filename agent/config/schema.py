@@ -163,7 +163,7 @@ class LogsTable(Settings):
         "auto",
         "Whether each job has one more file, with the lines of all ranks. `labelled`: with the rank in each line. "
         "`auto`: `plain` for jobs with ModelArts' variables in their environment or `--boot command`, unless the "
-        "platform writes that file; other jobs have none.",
+        "platform has that file in its container; other jobs have none.",
     )
     upload: tuple[str, ...] = rules.command(
         (),

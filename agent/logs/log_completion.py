@@ -11,6 +11,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.config.schema import Config
 from muster.agent.errors import CursorTooOld, InvalidRequest, JobNotFound
 from muster.agent.events.event_store import EventStore
@@ -53,6 +54,7 @@ class LogCompletion:
         self._threads = threads.Pool(_THREADS)
         self._group: TaskGroup | None = None
         self._workers: dict[str, WorkerLog] = {}
+        self._workers_changed = Changes()
         #: Jobs that have not ended, or have just ended, whose worker log is being written or was written.
         self._written: set[tuple[str, float]] = set()
         self._just_ended: dict[str, Entry] = {}
@@ -90,6 +92,14 @@ class LogCompletion:
             except (CursorTooOld, InvalidRequest):
                 pass
             await anyio.sleep(REST_S)
+
+    async def finish(self) -> None:
+        """Returns once the worker logs of all jobs that have ended are whole: nobody would complete them later."""
+        if self._setting() == "off":
+            return
+        self._write_workers(self._just_ended.values())
+        while self._workers:
+            await self._workers_changed.next()
 
     def ended(self, entry: Entry) -> None:
         """A job has just ended."""
@@ -153,6 +163,7 @@ class LogCompletion:
         finally:
             if self._workers.get(entry.job_id) is worker:
                 del self._workers[entry.job_id]
+                self._workers_changed.tell()
             if not done or entry.job.state.final:
                 self._written.discard(_key(entry))
         await self._offer()

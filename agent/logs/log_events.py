@@ -37,19 +37,19 @@ class EventLines:
         since: int | None = None,
         until: int | None = None,
         losses_of: Callable[[int | None], bool] | None = None,
-        reaches: Callable[[str], bool] = lambda _: True,
+        may_see: Callable[[Event], bool] = lambda _: True,
     ) -> None:
         """Events of one job, or of all jobs and the node (`job_id` empty), after `cursor` (empty: from the oldest),
         reported at or after `since` and not after `until` (nanoseconds since the epoch). `losses_of`: only events about
-        lost output of these ranks (called with None: of the job's own log). `reaches`: whether the reader may see a
-        job's events."""
+        lost output of these ranks (called with None: of the job's own log). `may_see`: whether the reader
+        may see an event."""
         self._events = events
         self._job_id = job_id
         self._behind = cursor or None
         self._since = since or 0
         self._until = until
         self._losses_of = losses_of
-        self._reaches = reaches
+        self._may_see = may_see
         self._page: deque[tuple[Event, str]] = deque()
 
     @property
@@ -99,7 +99,7 @@ class EventLines:
     def _wanted(self, event: Event) -> bool:
         if event.kind in _IN_THE_LOG or (self._job_id and event.job_id != self._job_id):
             return False
-        if event.job_id and not self._reaches(event.job_id):
+        if not self._may_see(event):
             return False
         if self._losses_of is not None and (event.kind != "job.output_lost" or not self._losses_of(event.rank)):
             return False

@@ -107,6 +107,10 @@ class LogKeeping:
         """Looks at once: the configuration may have changed."""
         self._told.tell()
 
+    async def finish(self) -> None:
+        """See LogCompletion.finish."""
+        await self._completion.finish()
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keeps the folder until cancelled."""
         await self._settle()

@@ -109,6 +109,12 @@ class WorkerLog:
         #: Sentence for an operator while the disk cannot be written or read.
         self.trouble = ""
 
+    @property
+    def _stands_in(self) -> bool:
+        """Whether this daemon runs in the platform's place in its container, where the platform has a file of this name
+        in the folder that it gave us."""
+        return modelarts.in_container(self._entry.spec.env) and self._root.log.is_symlink()
+
     async def run(self) -> bool:
         """Writes to the job's end. False if it had to stop before: it can continue later."""
         entry = self._entry
@@ -119,7 +125,7 @@ class WorkerLog:
         while True:
             try:
                 if lines is None:
-                    mine = self._setting() != "auto"
+                    mine = self._setting() != "auto" or not self._stands_in
                     saved = await self._threads.run(_begin, entry, self._path, mine)
                     if saved is None or saved.done:
                         return True

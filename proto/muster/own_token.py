@@ -7,8 +7,12 @@ import socket
 import time
 from pathlib import Path
 
-#: Seconds that the daemon has to answer: it needs less than a millisecond, and without a token a call still works.
-ANSWER_S = 1.0
+#: Seconds that the daemon has to answer: it needs less than a millisecond, unless it is stopped, or flooded.
+ANSWER_S = 5.0
+#: Seconds until another try, where so many connect at the moment that the socket takes no more.
+_AGAIN_S = 0.02
+#: Seconds for which a process that got no token calls without one.
+AGAIN_S = 1.0
 #: The name of the token in a call's metadata.
 HEADER = "muster-token"
 _MOST = 4096
@@ -33,7 +37,7 @@ class OwnToken:
                 # Half its life, so that it is good when it arrives.
                 self._until = time.monotonic() + good_for / 2
             except (OSError, ValueError, KeyError, TypeError):
-                self._until = time.monotonic() + ANSWER_S
+                self._until = time.monotonic() + AGAIN_S
         return ((HEADER, self._token),) if self._token else ()
 
     def drop(self) -> None:
@@ -57,8 +61,15 @@ def _answer(path: Path) -> bytes:
     """Raises OSError."""
     end = time.monotonic() + ANSWER_S
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
-        sock.settimeout(ANSWER_S)
-        sock.connect(str(path))
+        while True:
+            try:
+                sock.settimeout(ANSWER_S)
+                sock.connect(str(path))
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(_AGAIN_S)
         data = b""
         while len(data) < _MOST and not data.endswith(b"\n"):
             sock.settimeout(max(0.001, end - time.monotonic()))

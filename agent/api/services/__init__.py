@@ -15,7 +15,7 @@ from muster.agent.api.slots import Listeners
 from muster.agent.api.tls import Credentials
 from muster.agent.config.schema import Config
 from muster.agent.errors import JournalUnreadable
-from muster.agent.events.event_store import EventStore
+from muster.agent.events.event_store import Event, EventStore
 from muster.agent.hang.hang_watch import HangWatch
 from muster.agent.hang.job_stacks import Stacks
 from muster.agent.jobs.entry import Entry
@@ -53,10 +53,10 @@ class ServerContext:
     started_at: float
     stopping: anyio.Event
 
-    def reaches(self, job_id: str) -> bool:
-        """Whether the present caller may reach a job, as far as jobs are in memory (`own_jobs.user_of`)."""
+    def may_see(self, event: Event) -> bool:
+        """Whether the present caller may see an event: one of the node, or of a job that it reaches."""
         reach = access.reach()
-        return reach.is_everything or reach.covers(own_jobs.user_of(self.registry, job_id))
+        return not event.job_id or event.time >= own_jobs.since(reach, self.registry, event.job_id)
 
     async def readable(self, job_id: str) -> Entry:
         """A job whose records can be trusted. Raises JobNotFound, JournalUnreadable, NotTheirs."""

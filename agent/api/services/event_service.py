@@ -47,7 +47,7 @@ class EventService(event_pb2_grpc.EventServiceServicer):
                 batch = await self._events.read(cursor, _PAGE)
                 for event, cursor in batch:
                     asked = not request.job_id or event.job_id == request.job_id
-                    if asked and (not event.job_id or self._server.reaches(event.job_id)):
+                    if asked and self._server.may_see(event):
                         await context.write(event_pb2.WatchResponse(event=convert.event_to(event), cursor=cursor))
                         quiet_since = anyio.current_time()
             if batch:

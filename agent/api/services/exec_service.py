@@ -68,6 +68,7 @@ class ExecService(ExecServiceServicer):
         """See exec.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable, RankNotRunning, SessionNotFound,
         SupervisorUnreachable."""
         first = await first_request(context)
+        audit.about(job_id=first.attach.job_id or first.start.job_id, session_id=first.attach.session_id)
         if first.WhichOneof("message") == "attach":
             attach = first.attach
             entry = await self._server.readable(attach.job_id)

@@ -18,7 +18,7 @@ from muster.agent import protobuf_times, threads
 from muster.agent.api import access, own_jobs
 from muster.agent.api.job_messages import JobMessages
 from muster.agent.api.services import ServerContext
-from muster.agent.errors import InvalidRequest, JournalUnreadable, SupervisorUnreachable
+from muster.agent.errors import InvalidRequest, JobIdConflict, JournalUnreadable, SupervisorUnreachable
 from muster.agent.hang import job_stacks
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
@@ -69,7 +69,12 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         spec = own_jobs.as_themselves(access.reach(), convert.spec_from(request.spec))
         folder = request.workdir_identity
         of_caller = (folder.device, folder.inode) if request.HasField("workdir_identity") else None
-        entry, existed = await self._server.registry.start(spec, access.named(context), of_caller)
+        try:
+            entry, existed = await self._server.registry.start(spec, access.named(context), of_caller)
+        except (JobIdConflict, JournalUnreadable):
+            # What differs from another user's job tells what that has.
+            await own_jobs.check_job(access.reach(), "", spec.job_id, self._server.registry)
+            raise
         return job_pb2.StartResponse(job=self._message(entry), already_existed=existed)
 
     async def Get(self, request: job_pb2.GetRequest, context: "_Context") -> job_pb2.GetResponse:

@@ -60,7 +60,7 @@ class NodeReading:
         if request.events:
             since, until = self._span.since, self._span.until
             self._events = EventLines(
-                server.events, "", request.event_cursor, since=since, until=until, reaches=server.reaches
+                server.events, "", request.event_cursor, since=since, until=until, may_see=server.may_see
             )
         #: Where the reader is in a file, once it has had something of it.
         self._at: dict[tuple[_Key, int], int] = {}

@@ -8,7 +8,7 @@ import anyio
 from google.protobuf.duration_pb2 import Duration
 
 from muster.agent import protobuf_times
-from muster.agent.api import access
+from muster.agent.api import access, own_jobs
 from muster.agent.api.services import ServerContext
 from muster.agent.api.services.card_message import cards_of
 from muster.agent.errors import InvalidRequest
@@ -89,7 +89,8 @@ class TelemetryService(TelemetryServiceServicer):
         start, end, step = self._range(request)
         history = self._telemetry.history
         if request.job_id:
-            found = await history.job(request.job_id, start, end, step)
+            start = max(start, own_jobs.since(access.reach(), self._server.registry, request.job_id))
+            found = [] if start >= end else await history.job(request.job_id, start, end, step)
             if not found:
                 await self._server.registry.get(request.job_id)
         elif request.HasField("card"):

@@ -23,7 +23,7 @@ with late_import.noted("asyncio", "grpc.aio", "google.protobuf.internal.python_m
     from google.protobuf.duration_pb2 import Duration
 
 from muster.agent.cli.client.address import Address
-from muster.agent.cli.client.slot_wait import SAY_S, TOKEN_REFUSED, SlotWait
+from muster.agent.cli.client.slot_wait import NO_GOOD_TOKEN, SAY_S, SlotWait
 from muster.agent.cli.exits import BadSpec, CallFailed, CommandFailed, Exit, NoDaemon, Why
 from muster.agent.cli.printing import note
 from muster.own_token import OwnToken
@@ -180,7 +180,7 @@ class DaemonConnection:
         status = error.code().name
         known = client.failure(error)
         reason = "" if known.reason == status else known.reason
-        if reason == TOKEN_REFUSED:
+        if reason in NO_GOOD_TOKEN:
             self._token.drop()
         if status == "INVALID_ARGUMENT" and known.violations:
             from muster.supervisors.model.spec import Violation

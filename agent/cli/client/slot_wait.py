@@ -12,8 +12,10 @@ from muster.agent.text import span
 #: Seconds of waiting after which a command says so, and until it says so again.
 SAY_S = 1.0
 SAY_AGAIN_S = 60.0
-#: The reason of a call whose token is too old, or of a daemon before this one.
-TOKEN_REFUSED = "TOKEN_REFUSED"
+#: Reasons of a call whose token is too old, or of a daemon before this one; and of one that has none, as that of a
+#: daemon that was too busy to give one. And so often another one is asked for.
+NO_GOOD_TOKEN = ("TOKEN_REFUSED", "IDENTITY_NEEDED")
+_TOKENS = 3
 
 
 class SlotWait:
@@ -25,13 +27,15 @@ class SlotWait:
         self._say = say
         self._began: float | None = None
         self._say_at = 0.0
-        self._said = self._renewed = False
+        self._said = False
+        self._renewed = 0
 
     def renews(self, failure: CommandFailed) -> bool:
-        """Whether the call failed only because its token was refused, which a new one mends: the next try has it."""
-        refused = isinstance(failure, CallFailed) and failure.reason == TOKEN_REFUSED
-        first, self._renewed = refused and not self._renewed, self._renewed or refused
-        return first
+        """Whether the call failed only because of its token, which a new one mends: the next try has it."""
+        if not isinstance(failure, CallFailed) or failure.reason not in NO_GOOD_TOKEN or self._renewed >= _TOKENS:
+            return False
+        self._renewed += 1
+        return True
 
     @staticmethod
     def helps(failure: CommandFailed) -> bool:
@@ -67,4 +71,4 @@ class SlotWait:
         """The call has its slot."""
         if self._said and self._began is not None:
             self._say(f"got a slot after {span(time.monotonic() - self._began)}")
-        self._began, self._said, self._renewed = None, False, False
+        self._began, self._said, self._renewed = None, False, 0

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -388,6 +390,48 @@ def test_a_certificate_stands_for_a_user(listening: Listening) -> None:
     assert listening.cli(mine, "ps", "-q").stdout.split() == ["alices"]
     for job in ("roots", "alices"):
         User(daemon, 0)(daemon.jobs.Stop, job_pb2.StopRequest(job_id=job, grace=Duration()))
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_start_tells_nothing_of_another_users_job(owned: Daemon, alice: User, root: User) -> None:
+    with pytest.raises(grpc.RpcError) as error:
+        alice(owned.jobs.Start, spec("bobs", "true", env={"PIN": "1"}))
+    assert client.failure(error.value).reason == "NOT_YOUR_JOB"
+    assert client.facts(error.value) == {} and "env" not in client.failure(error.value).message
+
+
+def test_an_id_that_was_another_users_begins_anew(owned: Daemon, alice: User, root: User) -> None:
+    bob = User(owned, BOB)
+    bob(owned.jobs.Start, spec("again", "true"))
+    eventually(lambda: state(owned, bob, "again") == job_pb2.JOB_STATE_SUCCEEDED, 60, "it has ended")
+    bob(owned.jobs.Delete, job_pb2.DeleteRequest(job_id="again"))
+    alice(owned.jobs.Start, spec("again", "true"))
+    eventually(lambda: state(owned, alice, "again") == job_pb2.JOB_STATE_SUCCEEDED, 60, "it has ended")
+    watch = event_pb2.WatchRequest(job_id="again", from_oldest=True, no_follow=True)
+    kinds = [answer.event.kind for answer in alice(owned.events.Watch, watch) if answer.event.kind]
+    assert kinds.count("job.accepted") == 1 and kinds.count("job.ended") == 1
+    assert [answer.event.kind for answer in root(owned.events.Watch, watch)].count("job.accepted") == 2
+
+
+def test_a_refused_session_names_its_job_in_the_audit_log(owned: Daemon, alice: User, root: User) -> None:
+    root(owned.jobs.Start, spec("roots"))
+    assert owned.channel is not None
+    execs = exec_pb2_grpc.ExecServiceStub(owned.channel)
+    start = exec_pb2.ExecRequest(start=exec_pb2.ExecStart(job_id="roots", argv=["id"]))
+    assert alice.refused(execs.Exec, iter([start])) == "NOT_YOUR_JOB"
+    assert (audit(owned)[-1]["job_id"], audit(owned)[-1]["uid"]) == ("roots", ALICE)
+    root(owned.jobs.Stop, job_pb2.StopRequest(job_id="roots", grace=Duration()))
+
+
+def test_a_daemon_that_is_silent_for_a_moment_still_knows_who_calls(owned: Daemon) -> None:
+    os.kill(owned.pid, signal.SIGSTOP)
+    waker = threading.Timer(2.0, os.kill, (owned.pid, signal.SIGCONT))
+    waker.start()
+    try:
+        done = owned.cli("ps")
+    finally:
+        waker.join()
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_caller_who_shows_no_token_sees_the_node_alone(owned: Daemon) -> None:

@@ -157,6 +157,15 @@ def test_the_command_once_per_node_with_the_platforms_variables(daemon: Daemon, 
     eventually(lambda: log.exists() and b"MASTER_ADDR=127.0.0.1\n" in log.read_bytes(), 60, "the worker log has it all")
 
 
+def test_a_short_standalone_run_has_its_whole_worker_log_and_no_audit_log(tmp_path: Path) -> None:
+    run = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "--log-dir", str(tmp_path), "--per-node"]
+    done = subprocess.run([*run, "--", "echo", "short"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (log,) = tmp_path.glob("*-worker-0.log")
+    assert "short" in log.read_text().splitlines()
+    assert not list(tmp_path.glob("audit*"))
+
+
 def test_per_node_is_the_mode_command(tmp_path: Path) -> None:
     run = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "--ranks", "3", "--per-node"]
 

@@ -1,6 +1,7 @@
 """Errors, cancellation, streams and the end of the server, over a real unix socket with a fake registry behind it."""
 
 import asyncio
+import getpass
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from muster.agent import errors
 from muster.agent.api import boundary, server
 from muster.agent.api.access import Caller, Role
 from muster.agent.api.audit import Audit
+from muster.agent.api.identity import PeerProcess
 from muster.agent.api.server import ServerContext
 from muster.agent.api.services import event_service
 from muster.agent.api.slots import Listeners
@@ -126,7 +128,7 @@ class FakeRegistry:
     def live(self):
         return sorted(self.jobs.values(), key=lambda e: (e.job.accepted_at, e.job_id), reverse=True)
 
-    async def start(self, spec, by):
+    async def start(self, spec, by, folder=None):
         self.asked.append((spec, by))
         if self.answer is not None:
             await self.answer()
@@ -428,8 +430,10 @@ async def test_the_caller_is_passed_on(world):
     await start(world, metadata=(("muster-caller", "x" * 500),))
     async with connect(f"unix://{world.context.root.socket}") as client:
         await client.jobs.Start(job_pb2.StartRequest(spec=SPEC))
-    callers = [by for _, by in world.registry.asked]
-    assert callers == ["the tests", "x" * 128, "a client of the unix socket"]
+    first, second, third = (by for _, by in world.registry.asked)
+    me = PeerProcess(os.geteuid(), os.getegid(), os.getpid(), getpass.getuser())
+    assert (first, third) == (me.beside("the tests"), str(me))
+    assert second == me.beside("x" * 128)
 
 
 async def test_stop_answers_at_its_timeout_and_when_the_job_has_ended(world):
@@ -437,7 +441,8 @@ async def test_stop_answers_at_its_timeout_and_when_the_job_has_ended(world):
         return asyncio.wait_for(world.client.jobs.Stop(job_pb2.StopRequest(job_id="j", **fields)), LIMIT_S)
 
     assert not (await stop(timeout=Duration(nanos=50_000_000), grace=Duration(), reason="why")).ended
-    assert world.registry.asked == [("j", (0.0,), "the tests", "why")]
+    [(job_id, steps, by, why)] = world.registry.asked
+    assert (job_id, steps, why) == ("j", (0.0,), "why") and by.startswith("the tests (")
     world.registry.end()
     answer = await stop()
     assert (answer.ended, answer.job.state) == (True, job_pb2.JOB_STATE_STOPPED)

@@ -107,7 +107,7 @@ class World:
             root=self.root,
             events=events,
             config=lambda: SimpleNamespace(limits=limits),
-            reaches=lambda _: True,
+            may_see=lambda _: True,
         )
         self.service: Any = service.LogService(server)
 

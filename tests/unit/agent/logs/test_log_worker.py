@@ -135,7 +135,9 @@ async def test_the_file_of_an_earlier_job_is_set_aside(tmp_path: Path) -> None:
 
 async def test_a_file_that_the_platform_writes_stays_its_own(tmp_path: Path) -> None:
     root, entry = entry_of(tmp_path)
-    entry.spec = replace(entry.spec, boot="command")
+    entry.spec = replace(entry.spec, env={"MA_VJ_NAME": "ma-job-1"})
+    root.log.rename(tmp_path / "platform")
+    root.log.symlink_to(tmp_path / "platform")
     log = root.worker_log("job", 0)
     log.write_bytes(b"of the platform\n")
     put(root, 0, b"mine\n")
@@ -143,6 +145,17 @@ async def test_a_file_that_the_platform_writes_stays_its_own(tmp_path: Path) -> 
     assert await worker(root, entry, "auto").run()
     assert log.read_bytes() == b"of the platform\n"
     assert not list(root.log.glob("job-worker-0.log.*"))
+
+
+async def test_the_file_of_an_earlier_job_of_this_name_is_nobody_elses(tmp_path: Path) -> None:
+    root, entry = entry_of(tmp_path)
+    entry.spec = replace(entry.spec, boot="command", env={"MA_VJ_NAME": "ma-job-1"})
+    log = root.worker_log("job", 0)
+    log.write_bytes(b"of an earlier one\n")
+    put(root, 0, b"mine\n")
+    end(entry)
+    assert await worker(root, entry, "auto").run()
+    assert log.read_bytes() == b"mine\n"
 
 
 @pytest.mark.parametrize(
