@@ -61,6 +61,9 @@ class Gang:
         """Starts all parts or none: they are accepted, get ready, and once all are ready begin their ranks. What this
         call started is ended and removed where one part is refused, is not fit or does not answer, and where the call
         is interrupted. Raises GangNotStarted."""
+        looked = failures(self.jobs(_LOOK_S))
+        if silent := {i: failed for i, failed in looked.items() if not failed.refused}:
+            raise self._not_started(silent)  # before anything is started anywhere
         mine: set[int] = set(range(len(self.parts)))
         try:
             answers = self._ask(lambda part: (part.client.jobs.Start, _start(part)), answer_s=STARTED_S)
@@ -73,10 +76,11 @@ class Gang:
             self._roll_back(mine)
             raise
         if refused:
-            left = self._roll_back(mine)
-            told = "; ".join(f"{self.parts[i].node}: {failed}" for i, failed in sorted(refused.items()))
-            reasons = {self.parts[i].node: failed.reason for i, failed in refused.items()}
-            raise GangNotStarted(told, reasons, left)
+            raise self._not_started(refused, self._roll_back(mine))
+
+    def _not_started(self, failed: Mapping[int, FailedAsk], left: str = "") -> GangNotStarted:
+        told = "; ".join(f"{self.parts[i].node}: {failed[i]}" for i in sorted(failed))
+        return GangNotStarted(told, {self.parts[i].node: failed[i].reason for i in failed}, left)
 
     def _begin_together(self) -> dict[int, FailedAsk]:
         """The barrier: waits until all parts are ready, then releases them until they have begun. What went wrong."""

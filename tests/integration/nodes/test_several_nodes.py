@@ -19,8 +19,27 @@ from tests.conftest import BIN, FINAL, Daemon, alive, eventually
 WAITS = 'echo "rank $RANK of $WORLD_SIZE on node $GROUP_RANK"; exec sleep 1000'
 
 
+@pytest.fixture(scope="module")
+def all_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Daemon]]:
+    made = [Daemon(tmp_path_factory.mktemp("n")) for _ in range(3)]
+    yield [daemon.start() for daemon in made]
+    for daemon in made:
+        daemon.close()
+
+
 @pytest.fixture
-def nodes(make_daemon: Callable[..., Daemon]) -> list[Daemon]:
+def nodes(all_nodes: list[Daemon]) -> Iterator[list[Daemon]]:
+    """Of all tests, which leave no job behind."""
+    yield all_nodes
+    for node in all_nodes:
+        for job in jobs(node):
+            node.stop(job.job_id, grace_s=0)
+            node.jobs.Delete(job_pb2.DeleteRequest(job_id=job.job_id), timeout=60)
+
+
+@pytest.fixture
+def own_nodes(make_daemon: Callable[..., Daemon]) -> list[Daemon]:
+    """Of one test, which ends daemons."""
     return [make_daemon() for _ in range(3)]
 
 
@@ -92,25 +111,32 @@ def test_a_restart_is_one_of_all_parts(nodes: list[Daemon], tmp_path: Path) -> N
     assert [job.job_id for job in jobs(nodes[0])] == ["j.r2", "j.r1", "j"]
 
 
-@pytest.mark.parametrize("trouble", ["conflict", "gone", "unfit"])
+@pytest.mark.parametrize("trouble", ["conflict", "unfit"])
 def test_it_starts_everywhere_or_nowhere(nodes: list[Daemon], tmp_path: Path, trouble: str) -> None:
     """No rank of any node begins."""
     command = ["--", "sh", "-c", f"touch {tmp_path}/began.$RANK; exec sleep 1000"]
     words = ["--job-id", "j"]
     if trouble == "conflict":
         nodes[2].run("sleep", "1000", job_id="j")
-    elif trouble == "gone":
-        nodes[2].kill()
     else:
         words += ["--cards", "1"]
     before = [jobs(node) for node in nodes[:2]]
     done = muster("run", *hosts(nodes), *words, *command)
-    assert done.returncode == (4 if trouble == "gone" else 5), done.stderr
+    assert done.returncode == 5, done.stderr
     assert "job j was not started on any node" in done.stderr
     assert trouble == "unfit" or "node2: " in done.stderr
-    assert "May still exist" not in done.stderr or trouble == "gone"
+    assert "May still exist" not in done.stderr
     assert [jobs(node) for node in nodes[:2]] == before
     assert not list(tmp_path.glob("began.*"))
+
+
+@pytest.mark.slow
+def test_where_a_daemon_does_not_answer_nothing_is_started(own_nodes: list[Daemon], tmp_path: Path) -> None:
+    own_nodes[2].kill()
+    done = muster("run", *hosts(own_nodes), "--job-id", "j", "--", "touch", str(tmp_path / "began"))
+    assert done.returncode == 4, done.stderr
+    assert "job j was not started on any node: node2: no daemon answers" in done.stderr
+    assert not any(jobs(node) for node in own_nodes[:2]) and not (tmp_path / "began").exists()
 
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
@@ -139,13 +165,14 @@ def test_a_command_that_is_killed_leaves_the_job_and_another_takes_it_up(nodes: 
     ended(nodes, "j")
 
 
-def test_a_daemon_that_restarts_is_no_failure(nodes: list[Daemon], tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_daemon_that_restarts_is_no_failure(own_nodes: list[Daemon], tmp_path: Path) -> None:
     go = tmp_path / "go"
     waits = f"echo here; until [ -e {go} ]; do sleep 0.05; done; echo there"
-    with running("run", *hosts(nodes), "--job-id", "j", "--", "sh", "-c", waits) as run:
+    with running("run", *hosts(own_nodes), "--job-id", "j", "--", "sh", "-c", waits) as run:
         said_by_all(run, 3)
-        nodes[1].kill()
-        nodes[1].restart()
+        own_nodes[1].kill()
+        own_nodes[1].restart()
         go.touch()
         out, told = run.communicate(timeout=100)
     assert run.returncode == 0, told
@@ -212,19 +239,20 @@ def test_a_file_of_hosts(nodes: list[Daemon], tmp_path: Path) -> None:
 # --- why --------------------------------------------------------------------------------------------------------------
 
 
-def test_why_names_the_node_that_failed_first(nodes: list[Daemon]) -> None:
+@pytest.mark.slow
+def test_why_names_the_node_that_failed_first(own_nodes: list[Daemon]) -> None:
     fails = (
         'if [ $RANK = 2 ]; then echo "RuntimeError: CUDA error: an illegal memory access was encountered"; exit 1; fi'
     )
     command = ["--", "sh", "-c", f"{fails}; exec sleep 1000"]
-    muster("run", "-q", *hosts(nodes), "--job-id", "j", "--grace", "1s", "--max-restarts", "1", *command)
-    nodes[0].kill()
-    done = muster("why", "j", *hosts(nodes))
+    muster("run", "-q", *hosts(own_nodes), "--job-id", "j", "--grace", "1s", "--max-restarts", "1", *command)
+    own_nodes[0].kill()
+    done = muster("why", "j", *hosts(own_nodes))
     assert done.stdout.startswith("job j: first failed rank 2 on node2 at "), done.stdout + done.stderr
     assert "a GPU kernel accessed memory" in done.stdout.splitlines()[0]
     assert "node0: no daemon at" in done.stdout and "node1: STOPPED" in done.stdout
-    found = json.loads(muster("why", "j", *hosts(nodes), "-o", "json").stdout)
+    found = json.loads(muster("why", "j", *hosts(own_nodes), "-o", "json").stdout)
     assert [one["node"] for one in found["first"]] == ["node2"]
     assert found["first"][0]["report"]["jobId"] == "j.r1"
-    unknown = muster("why", "none", *hosts(nodes))
+    unknown = muster("why", "none", *hosts(own_nodes))
     assert unknown.returncode == 3 and "no report of job none" in unknown.stderr
