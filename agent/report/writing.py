@@ -1,6 +1,7 @@
 """The report in a format, and as a file: the whole file or, if it cannot be written, none."""
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -47,7 +48,11 @@ def write(path: Path, data: str, mode: int) -> None:
         with path.open("wb") as file:
             file.write(encoded)
     else:
-        put(path.resolve() if path.is_symlink() else path, encoded, mode)
+        try:
+            place = path.resolve() if path.is_symlink() else path
+        except RuntimeError:  # what pathlib makes of links that lead to each other
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
+        put(place, encoded, mode)
 
 
 def put(path: Path, data: bytes, mode: int) -> None:

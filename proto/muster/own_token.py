@@ -50,20 +50,20 @@ def beside(path: Path) -> Path:
     return path.with_name("identity.sock")
 
 
-def fresh(path: Path) -> tuple[str, float]:
+def fresh(path: Path, answer_s: float = ANSWER_S) -> tuple[str, float]:
     """A token, and for how many seconds it is good. Raises OSError, ValueError, KeyError or TypeError where the answer
-    has none: the daemon is of an earlier release, too busy, or cannot tell who calls. Blocks for up to ANSWER_S."""
-    told = json.loads(_answer(path))
+    has none: the daemon is of an earlier release, too busy, or cannot tell who calls. Blocks for up to `answer_s`."""
+    told = json.loads(_answer(path, answer_s))
     return str(told["token"]), float(told["expires_in_s"])
 
 
-def _answer(path: Path) -> bytes:
+def _answer(path: Path, answer_s: float) -> bytes:
     """Raises OSError."""
-    end = time.monotonic() + ANSWER_S
+    end = time.monotonic() + answer_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
         while True:
             try:
-                sock.settimeout(ANSWER_S)
+                sock.settimeout(answer_s)
                 sock.connect(str(path))
                 break
             except BlockingIOError:

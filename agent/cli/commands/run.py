@@ -136,6 +136,8 @@ def _on_several(
     if attach is not None:
         if draft.asked.command:
             raise click.UsageError("--attach takes no command: the job has one")
+        if draft.written:
+            raise click.UsageError(f"{next(iter(draft.written.values()))}: not with --attach: the job has its own")
         return run.attach(attach)
     return run.run(several.spec_of(draft, found), "master_port" in draft.written)
 

@@ -1,34 +1,40 @@
 """`muster run --hosts`: one job on several nodes, with one output, one verdict and one exit code."""
 
+import math
 import queue
 import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from types import FrameType
 
 from muster.agent.cli import show
 from muster.agent.cli.client import follow
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.calls import DaemonConnection, caller_name, connect, credentials_of
 from muster.agent.cli.client.interrupts import Interrupts
-from muster.agent.cli.exits import CommandFailed, Exit, StdoutFailed
+from muster.agent.cli.exits import BadSpec, CommandFailed, Exit, StdoutFailed
 from muster.agent.cli.nodes.hosts import GangHost
 from muster.agent.cli.printing import note, write
 from muster.agent.host import end_signals
 from muster.agent.host.end_signals import Ask
 from muster.agent.logs import labels
 from muster.agent.messages.spec_message import spec_to
-from muster.client import BlockingClient, Gang, GangNotStarted, GangPart, connect_blocking
-from muster.client.gang import SIZE, find, labels_of
+from muster.client import BlockingClient, FailedAsk, Gang, GangNotStarted, GangPart, connect_blocking
+from muster.client.gang import FINAL, SIZE, attempt_id, find, labels_of
+from muster.client.together import PATIENCE_S
 from muster.supervisors.model import restart
-from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.model.spec import JobSpec, Violation
 from muster.v1 import job_pb2, log_pb2
 
 #: Where a port is chosen at which the ranks meet, and how often another one is tried that is in use.
 PORTS, TRIES = range(20_000, 30_000), 3
+#: Seconds between two looks at parts that say nothing, and for which a daemon may be silent.
+LOOK_S, SILENT_S = 2.0, 60.0
+MAX_ID = 128
 #: Exit codes of a command that cannot be executed: another try would end in the same way.
 _NEVER = (126, 127)
 
@@ -56,28 +62,55 @@ class GangRun:
         self._gang = Gang(())
         self._ends: queue.SimpleQueue[_End] = queue.SimpleQueue()
         self._name = ""
+        #: When parts ended that had ended before this command read their output; seconds since the epoch, by part.
+        self._ended_at: dict[int, float] = {}
 
     def run(self, spec: JobSpec, port_given: bool) -> int:
         """Starts the job and follows it to its end, over its restarts; the exit code. `spec`: of the first node.
         `port_given`: its master_port is not to be changed. Raises CommandFailed."""
         self._name = spec.job_id
+        longest = len(attempt_id(spec.job_id, spec.max_restarts))
+        if spec.max_restarts and longest > MAX_ID:
+            text = (
+                f"{spec.job_id!r}: with the number of a restart behind it it has {longest} characters: at most {MAX_ID}"
+            )
+            raise BadSpec([Violation("--job-id", text)])
+        begun, attempt = time.monotonic(), 0
         with self._clients() as clients:
-            attempt = 0
             while True:
                 self._start(spec, attempt, port_given, clients)
                 code, again = self._follow_all()
-                if not again or attempt >= spec.max_restarts or code in _NEVER:
+                if not again or attempt >= spec.max_restarts or code in _NEVER or not self._all_over():
                     return code
+                if spec.max_runtime is not None:  # of all tries together
+                    left = spec.max_runtime - (time.monotonic() - begun)
+                    if left <= 0:
+                        return code
+                    spec, begun = replace(spec, max_runtime=left), time.monotonic()
                 attempt += 1
                 delay = restart.delay(spec, attempt)
                 note(f"restart {attempt} of {spec.max_restarts} on all {len(self._hosts)} nodes in {delay:.1f} s")
-                time.sleep(delay)
+                with _taken_back(lambda: "no longer restarted"):
+                    time.sleep(delay)
+
+    def _all_over(self) -> bool:
+        """Whether no part of the last try runs any more, as its daemon says: else two tries would run at once."""
+        for part, job in self._gang.jobs(PATIENCE_S).items():
+            node = self._gang.parts[part].node
+            if isinstance(job, FailedAsk):
+                note(f"{node}: {job}; the job is not restarted: its part there may still run")
+                return False
+            if job.state not in FINAL:
+                note(f"{node}: its part has not ended; the job is not restarted")
+                return False
+        return True
 
     def attach(self, name: str) -> int:
         """Takes a job up again that another command started; the exit code. Raises CommandFailed."""
         self._name = name
         with self._clients() as clients:
-            gang, silent = find(name, {host.label: clients[host.label] for host in self._hosts})
+            by_node = {host.label: clients[host.label] for host in self._hosts}
+            gang, silent = find(name, by_node, SILENT_S)
             for node, failed in silent.items():
                 note(f"{node}: {failed}")
             if gang is None:
@@ -85,11 +118,18 @@ class GangRun:
                     f"no job {name!r} of several nodes at {', '.join(host.label for host in self._hosts)}",
                     Exit.NO_DAEMON if silent else Exit.NO_SUCH_JOB,
                 )
-            size = int(gang.parts[0].spec.labels.get(SIZE, "0") or 0)
-            if len(gang.parts) < size:
-                note(f"only {len(gang.parts)} of {size} parts are known to these hosts: the others are left alone")
             self._gang = gang
-            return self._follow_all()[0]
+            jobs = gang.jobs()
+            self._ended_at = {
+                part: job.ended_at.ToNanoseconds() / 1e9
+                for part, job in jobs.items()
+                if not isinstance(job, FailedAsk) and job.HasField("ended_at")
+            }
+            code = self._follow_all()[0]
+            size = int(gang.parts[0].spec.labels.get(SIZE, "0") or 0)
+            if missing := size - len(gang.parts):
+                note(f"of {missing} of {size} parts these hosts say nothing")
+            return code or (Exit.MUSTER_FAILED if missing else 0)
 
     # --- start --------------------------------------------------------------------------------------------------------
 
@@ -99,7 +139,7 @@ class GangRun:
                 spec = replace(spec, master_port=random.choice(PORTS))
             self._gang = Gang(self._parts(spec, attempt, clients))
             try:
-                with _interrupted_by(signal.SIGTERM):
+                with _taken_back(lambda: "stopped before the job started"):
                     self._gang.start()
             except GangNotStarted as failure:
                 if set(failure.reasons.values()) == {"PORT_IN_USE"} and not port_given and tried + 1 < TRIES:
@@ -114,7 +154,7 @@ class GangRun:
 
     def _parts(self, spec: JobSpec, attempt: int, clients: dict[str, BlockingClient]) -> list[GangPart]:
         size = len(self._hosts)
-        job_id = self._name if not attempt else f"{self._name}.r{attempt}"
+        job_id = attempt_id(self._name, attempt)
         parts = []
         for number, host in enumerate(self._hosts):
             env = spec.env | ({"TORCHELASTIC_RESTART_COUNT": str(attempt)} if attempt else {})
@@ -163,14 +203,15 @@ class GangRun:
                     return code, False
             with one:
                 lines.finish()
-            return self._verdict(ends), not interrupts.first
+            code, failed = self._verdict(ends)
+            return code, failed and not interrupts.first
 
     def _read(self, number: int, part: GangPart, address: Address, sink: "_Merged") -> None:
         """In a thread of its own: the output of one part to its end."""
         request = log_pb2.ReadLogsRequest(job_id=part.spec.job_id, follow=True, events=True, only_losses=True)
         try:
             with connect(address) as connection:
-                connection.quiet = self._quiet
+                connection.quiet, connection.met = self._quiet, True  # it started the part: it may be restarting now
                 last = follow.read(connection, request, sink)
                 self._ends.put(_End(number, self._complete(connection, part, last)))
         except CommandFailed as failure:
@@ -190,17 +231,42 @@ class GangRun:
     def _collect(self) -> list[_End]:
         """All ends in the order in which they came. With the first that is no success the others are stopped. Raises
         StdoutFailed."""
-        ends: list[_End] = []
+        ends: dict[int, _End] = {}
+        silent: dict[int, float] = {}
+        stopped = False
         while len(ends) < len(self._gang.parts):
-            end = self._ends.get()
-            if isinstance(end.failure, StdoutFailed):
-                raise end.failure
-            ends.append(end)
-            if not end.succeeded and all(other.succeeded for other in ends[:-1]):
-                others = set(range(len(self._gang.parts))) - {each.part for each in ends}
-                if others:
-                    self._stop(f"{self._node(end)}: {_summary(end)}", None, others)
-        return ends
+            found: list[_End] = []
+            with suppress(queue.Empty):
+                found.append(self._ends.get(timeout=LOOK_S))
+            if not found:
+                found, reason = self._look(set(range(len(self._gang.parts))) - set(ends), silent)
+                if reason and not stopped:
+                    stopped = True
+                    self._stop(reason, None, set(range(len(self._gang.parts))) - set(ends))
+            for end in found:
+                if isinstance(end.failure, StdoutFailed):
+                    raise end.failure
+                ends.setdefault(end.part, end)  # one that was given up may end after all
+                if not end.succeeded and not stopped:
+                    stopped = True
+                    if others := set(range(len(self._gang.parts))) - set(ends):
+                        self._stop(f"{self._node(end)}: {_summary(end)}", None, others)
+        return list(ends.values())
+
+    def _look(self, parts: set[int], silent: dict[int, float]) -> tuple[list[_End], str]:
+        """What the readers of the output do not notice: parts whose daemon has not answered for SILENT_S, and, as a
+        reason to stop the others, one that has failed while its output cannot be passed on. `silent`: since when a
+        daemon does not answer."""
+        given_up, reason = [], ""
+        for part, job in self._gang.jobs(0.0, parts, LOOK_S).items():
+            if not isinstance(job, FailedAsk):
+                silent.pop(part, None)
+                if job.state in (job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_LOST):
+                    reason = reason or f"{self._gang.parts[part].node}: {job.verdict.summary}"
+            elif time.monotonic() - silent.setdefault(part, time.monotonic()) >= SILENT_S:
+                text = f"the daemon has not answered for {SILENT_S:g} s"
+                given_up.append(_End(part, failure=CommandFailed(text, Exit.MUSTER_FAILED)))
+        return given_up, reason
 
     def _order(self, ask: Ask, number: int) -> None:
         """Called in the thread of `Interrupts`."""
@@ -215,31 +281,37 @@ class GangRun:
             node, job_id = self._gang.parts[part].node, self._gang.parts[part].spec.job_id
             note(f"{node}: cannot be stopped: {failed}; run `muster stop {job_id}` there")
 
-    def _verdict(self, ends: list[_End]) -> int:
-        """Says how the job ended, and returns its exit code: that of the part that failed first."""
+    def _verdict(self, ends: list[_End]) -> tuple[int, bool]:
+        """Says how the job ended. Returns its exit code, that of the part that failed first, and whether it failed in
+        such a way that another try is in order: not where somebody stopped it, nor at the end of its time."""
         failed = [end for end in ends if not end.succeeded]
         if not failed:
             if self._show:
                 note(f"job {self._name} SUCCEEDED on {len(ends)} nodes")
-            return 0
+            return 0, False
+        # Of a job that is taken up again the ends come in any order.
+        failed.sort(key=lambda end: self._ended_at.get(end.part, math.inf))
         # What was ended because of another part is no cause; nor is a node that only fell silent, if one says why.
         first = min(failed, key=_innocence)
+        last = first.last
+        again = last is not None and last.state == job_pb2.JOB_STATE_FAILED and last.verdict.reason != "TIMED_OUT"
         if self._quiet:
-            return _code(first)
-        if first.last is None:
+            return _code(first), again
+        if last is None:
             assert first.failure is not None
-            note(f"job {self._name} LOST: {self._node(first)}: {first.failure.message}; {self._goes_on()}")
-            return _code(first)
-        state = job_pb2.JobState.Name(first.last.state).removeprefix("JOB_STATE_")
-        note(f"job {self._name} {state}: {self._node(first)}: {first.last.verdict.summary}")
-        verdict, job_id = first.last.verdict, self._gang.parts[first.part].spec.job_id
+            told = f"{self._node(first)}: {first.failure.message}"
+            note(f"job {self._name} LOST: {told}; the other nodes were stopped; its part there may still run")
+            return _code(first), False
+        state = job_pb2.JobState.Name(last.state).removeprefix("JOB_STATE_")
+        note(f"job {self._name} {state}: {self._node(first)}: {last.verdict.summary}")
+        verdict, job_id = last.verdict, self._gang.parts[first.part].spec.job_id
         if advice := show.advice_of(verdict):
             cause = f"{verdict.cause}; " if verdict.cause else ""
             note(f"{self._node(first)}: {cause}{advice} (muster why {job_id}, at {self._address(first)})")
         for end in failed:
             if end.failure is not None and end is not first:
                 note(f"{self._node(end)}: {end.failure.message}")
-        return _code(first)
+        return _code(first), again
 
     def _node(self, end: _End) -> str:
         return self._gang.parts[end.part].node
@@ -248,7 +320,7 @@ class GangRun:
         return next(host.address for host in self._hosts if host.label == self._node(end))
 
     def _goes_on(self) -> str:
-        hosts = ",".join(str(host.address) for host in self._hosts)
+        hosts = ",".join(host.written for host in self._hosts)
         return f"the job continues: `muster run --attach {self._name} --hosts {hosts}` takes it up again"
 
 
@@ -301,10 +373,21 @@ def _innocence(end: _End) -> int:
 
 
 @contextmanager
-def _interrupted_by(number: int) -> Iterator[None]:
-    """Inside, the signal is a KeyboardInterrupt, as that of Ctrl-C is: what was begun is taken back."""
-    before = signal.signal(number, signal.default_int_handler)
+def _taken_back(told: Callable[[], str]) -> Iterator[None]:
+    """Inside, the first SIGINT or SIGTERM is a KeyboardInterrupt, so that what was begun is taken back, which a second
+    one does not cut short. Outside it is a CommandFailed with 128 and its number, which says `told`."""
+    came: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) == 1:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
+    except KeyboardInterrupt:
+        raise CommandFailed(f"{end_signals.name(came[0])}: {told()}", 128 + came[0]) from None
     finally:
-        signal.signal(number, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -23,11 +23,13 @@ MOST = 256
 
 @dataclass(frozen=True, slots=True)
 class GangHost:
-    """A daemon. `label` names it among the others, for people; `name` is where ranks of other nodes reach its own."""
+    """A daemon. `label` names it among the others, for people; `name` is where ranks of other nodes reach its own;
+    `written`: as it was named."""
 
     label: str
     name: str
     address: Address
+    written: str = ""
 
 
 def read(context: click.Context, text: str | None, file: str | None) -> list[GangHost]:
@@ -37,7 +39,7 @@ def read(context: click.Context, text: str | None, file: str | None) -> list[Gan
     words = [word.strip() for word in (text or "").split(",")]
     if file is not None:
         try:
-            lines = Path(file).read_text().splitlines()
+            lines = Path(file).read_text("utf-8-sig").splitlines()
         except (OSError, ValueError) as error:
             raise CommandFailed(f"--hosts-file: cannot read {file}: {error}", Exit.USAGE) from None
         words = [line.partition("#")[0].strip() for line in lines]
@@ -52,10 +54,17 @@ def read(context: click.Context, text: str | None, file: str | None) -> list[Gan
     local = all(address.path is not None for _, address in found)
     hosts = [(name or _reached_at(address, local), name, address) for name, address in found]
     names = Counter(reached for reached, _, _ in hosts)
-    return [
-        GangHost(name or _label(reached, address, number, alone=names[reached] == 1), reached, address)
+    made = [
+        GangHost(name or _label(reached, address, number, alone=names[reached] == 1), reached, address, words[number])
         for number, (reached, name, address) in enumerate(hosts)
     ]
+    for what, counts in (
+        ("name", Counter(host.label for host in made)),
+        ("daemon", Counter(str(host.address) for host in made)),
+    ):
+        if twice := next((one for one, count in counts.items() if count > 1), ""):
+            raise click.UsageError(f"--hosts: the {what} {twice!r} is given twice: a daemon has one part of a job")
+    return made
 
 
 def spec_of(draft: Draft, hosts: Sequence[GangHost]) -> JobSpec:

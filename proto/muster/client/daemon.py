@@ -28,6 +28,8 @@ _NO_CREDENTIALS = "{}: over TCP a daemon requires a client certificate: give cre
 _DETAILS = "grpc-status-details-bin"
 #: A job of 4096 ranks is larger than the 4 MiB that gRPC takes by default. In bytes.
 _MAX_MESSAGE = 64 << 20
+#: Seconds that a daemon has to give a token; without one a call is made all the same.
+TOKEN_S = 1.0
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", _MAX_MESSAGE),
     ("grpc.max_send_message_length", _MAX_MESSAGE),
@@ -158,7 +160,7 @@ class _Told:
         token: tuple[tuple[str, str], ...] = ()
         if self._tokens is not None:
             with suppress(OSError, ValueError, KeyError, TypeError):
-                token = ((own_token.HEADER, own_token.fresh(self._tokens)[0]),)
+                token = ((own_token.HEADER, own_token.fresh(self._tokens, TOKEN_S)[0]),)
         return (*(given or ()), *self._claim, *token)
 
 

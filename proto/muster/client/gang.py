@@ -70,6 +70,11 @@ class Gang:
             refused = failures(answers)
             mine -= {i for i, failed in refused.items() if failed.refused}
             mine -= {i for i, answer in answers.items() if i not in refused and answer.already_existed}
+            there = {i for i, answer in answers.items() if i not in refused and answer.already_existed}
+            if there and len(there) < len(self.parts):
+                # Some parts may have run to their end: the new ones would run without them.
+                text = "has a part of this id already: take the job up again, or choose another id"
+                refused |= {i: FailedAsk("JOB_ID_CONFLICT", text, refused=True) for i in there}
             if not refused:
                 refused = self._begin_together()
         except BaseException:  # Ctrl-C as well: everywhere or nowhere
@@ -145,9 +150,11 @@ class Gang:
         refused = failures(self._ask(order, among))
         return {i: failed for i, failed in refused.items() if failed.reason != "JOB_NOT_FOUND"}
 
-    def jobs(self, patience_s: float = _LOOK_S) -> dict[int, job_pb2.Job | FailedAsk]:
-        """Each part as its daemon shows it now."""
-        answers = self._ask(lambda part: (part.client.jobs.Get, _get(part)), patience_s=patience_s)
+    def jobs(
+        self, patience_s: float = _LOOK_S, among: Iterable[int] | None = None, answer_s: float = ANSWER_S
+    ) -> dict[int, job_pb2.Job | FailedAsk]:
+        """Each part (or those `among` them) as its daemon shows it now."""
+        answers = self._ask(lambda part: (part.client.jobs.Get, _get(part)), among, patience_s, answer_s)
         return {i: answer if isinstance(answer, FailedAsk) else answer.job for i, answer in answers.items()}
 
     def _ask(
@@ -164,28 +171,37 @@ class Gang:
         return ask_together(asks, patience_s, answer_s)
 
 
-def find(name: str, clients: Mapping[str, BlockingClient]) -> tuple[Gang | None, dict[str, FailedAsk]]:
+def find(
+    name: str, clients: Mapping[str, BlockingClient], patience_s: float = _LOOK_S
+) -> tuple[Gang | None, dict[str, FailedAsk]]:
     """The last try of the gang of this name, by what the daemons know, and the daemons that do not answer. `clients`:
-    by node. None: no daemon that answers knows it. The specs of its parts lack the values of their environment."""
+    by node; `patience_s`: for how long one is looked for that may be restarting. None: no daemon that answers knows it.
+    The specs of its parts lack the values of their environment."""
     labels = {GANG: name}
     asks = {
         node: lambda s, client=client: client.jobs.List.future(job_pb2.ListRequest(labels=labels), timeout=s)
         for node, client in clients.items()
     }
-    answers = ask_together(asks, _LOOK_S)
+    answers = ask_together(asks, patience_s)
     silent = failures(answers)
     found = [
         (_number(job, ATTEMPT), _number(job, PART), GangPart(node, clients[node], job.spec))
         for node, answer in answers.items()
         if node not in silent
         for job in answer.jobs
-        if job.spec.labels.get(GANG) == name
+        # Anybody may write a label; the id says whose part it is.
+        if job.spec.labels.get(GANG) == name and job.job_id == attempt_id(name, _number(job, ATTEMPT))
     ]
     if not found:
         return None, silent
     last = max(attempt for attempt, _, _ in found)
     parts = sorted(((part, each) for attempt, part, each in found if attempt == last), key=lambda pair: pair[0])
     return Gang([each for _, each in parts]), silent
+
+
+def attempt_id(name: str, attempt: int) -> str:
+    """The id of the jobs of a try (0: the first)."""
+    return f"{name}.r{attempt}" if attempt else name
 
 
 def labels_of(name: str, part: int, size: int, attempt: int) -> dict[str, str]:

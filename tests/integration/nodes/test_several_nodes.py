@@ -101,14 +101,69 @@ def test_a_part_that_fails_stops_the_others_and_gives_the_verdict(nodes: list[Da
     assert "node1: rank 1 (device 0) exited with code 7" in nodes[0].get("j").verdict.summary
 
 
-def test_a_restart_is_one_of_all_parts(nodes: list[Daemon], tmp_path: Path) -> None:
-    once = f'echo "try $TORCHELASTIC_RESTART_COUNT"; [ $RANK != 2 ] || mkdir {tmp_path}/once && exec sleep 0; exit 3'
-    words = ["--max-restarts", "2", "--restart-backoff", "10ms", "--grace", "1s", "--", "sh", "-c", once]
+def test_a_restart_is_one_of_all_parts(nodes: list[Daemon]) -> None:
+    fails = 'echo "try $TORCHELASTIC_RESTART_COUNT"; [ $RANK != 2 ] || exit 3; exec sleep 1000'
+    words = ["--max-restarts", "2", "--restart-backoff", "10ms", "--grace", "1s", "--", "sh", "-c", fails]
     done = muster("run", *hosts(nodes), "--job-id", "j", *words)
-    assert done.returncode == 3  # the second try finds the folder and fails as well, and so does the third
-    tries = re.findall(r"\[(node\d)/\d\] try (\d)", done.stdout)
-    assert sorted(tries) == [(f"node{node}", str(number)) for node in range(3) for number in range(3)]
+    assert done.returncode == 3, done.stderr
+    assert "restart 2 of 2 on all 3 nodes" in done.stderr
+    assert re.findall(r"\[node2/2\] try (\d)", done.stdout) == ["0", "1", "2"]
     assert [job.job_id for job in jobs(nodes[0])] == ["j.r2", "j.r1", "j"]
+
+
+def test_what_succeeded_or_was_stopped_or_is_out_of_time_is_not_restarted(nodes: list[Daemon]) -> None:
+    words = [*hosts(nodes), "--max-restarts", "2", "--restart-backoff", "0s", "--grace", "1s"]
+    done = muster("run", *words, "--job-id", "good", "--", "true")
+    assert (done.returncode, done.stderr) == (0, "")
+    late = muster("run", *words, "--job-id", "late", "--max-runtime", "200ms", "--", "sleep", "1000")
+    assert late.returncode == 124 and "restart" not in late.stderr
+    with running("run", *words, "--job-id", "ended", "--", "sh", "-c", WAITS) as run:
+        said_by_all(run, 3)
+        nodes[1].stop("ended", reason="enough")
+        _, told = run.communicate(timeout=60)
+    assert run.returncode == 143 and "enough" in told and "restart" not in told
+    assert sorted(job.job_id for job in jobs(nodes[0])) == ["ended", "good", "late"]
+
+
+def test_a_part_of_an_earlier_job_of_this_id_refuses_the_start(nodes: list[Daemon], tmp_path: Path) -> None:
+    words = ["run", *hosts(nodes), "--job-id", "j", "--master-port", "25001", "--", "touch"]
+    assert muster(*words, str(tmp_path / "began")).returncode == 0
+    nodes[1].jobs.Delete(job_pb2.DeleteRequest(job_id="j"), timeout=60)
+    (tmp_path / "began").unlink()
+    again = muster(*words, str(tmp_path / "began"))
+    assert again.returncode == 5 and "has a part of this id already" in again.stderr
+    assert not (tmp_path / "began").exists() and not jobs(nodes[1])
+
+
+def test_taken_up_again_after_its_end_it_blames_the_part_that_failed_first(nodes: list[Daemon]) -> None:
+    writes = 'if [ $RANK = 1 ]; then seq 60000; exit 7; fi; trap "exit 1" TERM; sleep 1000 & wait'
+    with running("run", *hosts(nodes), "--job-id", "j", "--grace", "1s", "--", "sh", "-c", writes) as run:
+        run.communicate(timeout=60)
+        assert run.returncode == 7
+    again = muster("run", "--attach", "j", *hosts(nodes))
+    assert again.returncode == 7 and "FAILED: node1: rank 1" in again.stderr
+
+
+def test_output_that_nobody_reads_does_not_keep_the_others_running(nodes: list[Daemon]) -> None:
+    floods = "yes abcdefgh | head -c 3000000; [ $RANK != 1 ] || exit 5; exec sleep 1000"
+    with running("run", *hosts(nodes), "--job-id", "j", "--grace", "1s", "--", "sh", "-c", floods) as run:
+        eventually(lambda: all(jobs(node) for node in nodes), 60, "all parts are there")
+        ended(nodes, "j")
+        _, told = run.communicate(timeout=100)
+    assert run.returncode == 5, told
+
+
+@pytest.mark.slow
+def test_a_daemon_that_is_silent_for_a_minute_ends_the_job_on_the_others(own_nodes: list[Daemon]) -> None:
+    with running("run", *hosts(own_nodes), "--job-id", "j", "--", "sh", "-c", WAITS) as run:
+        said_by_all(run, 3)
+        os.kill(own_nodes[1].pid, signal.SIGSTOP)
+        try:
+            _, told = run.communicate(timeout=150)
+        finally:
+            os.kill(own_nodes[1].pid, signal.SIGCONT)
+    assert run.returncode == 125 and "node1: the daemon has not answered for 60 s" in told
+    ended([own_nodes[0], own_nodes[2]], "j")
 
 
 @pytest.mark.parametrize("trouble", ["conflict", "unfit"])
@@ -218,6 +273,10 @@ def test_a_held_job_can_be_stopped(daemon: Daemon) -> None:
         (["--hosts", "unix:/a", "--standalone", "--", "true"], "not together with --hosts"),
         (["--hosts", "unix:/a", "--node-rank", "1", "--", "true"], "--hosts says which nodes"),
         (["--hosts-file", "/nonexistent", "--", "true"], "cannot read /nonexistent"),
+        (["--hosts", "a@unix:/x,a@unix:/y", "--", "true"], "the name 'a' is given twice"),
+        (["--hosts", "a@unix:/x,b@unix:/x", "--", "true"], "is given twice"),
+        (["--hosts", "unix:/x", "--job-id", "x" * 126, "--max-restarts", "1", "--", "true"], "at most 128"),
+        (["--attach", "j", "--hosts", "unix:/a", "--max-restarts", "1"], "--max-restarts: not with --attach"),
         (["--attach", "j"], "--attach needs --hosts"),
         (["--attach", "j", "--hosts", "unix:/a", "--", "true"], "--attach takes no command"),
     ],
