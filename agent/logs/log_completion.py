@@ -21,6 +21,7 @@ from muster.agent.jobs.registry import Registry
 from muster.agent.logs import log_upload, log_worker
 from muster.agent.logs.log_upload import Uploads
 from muster.agent.logs.log_worker import WorkerLog
+from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.paths import Root
 from muster.supervisors.system import lock
 
@@ -175,7 +176,10 @@ class LogCompletion:
         """Whether the files of a job no longer grow."""
         if not job.state.final or job.job_id in self._workers:
             return False
-        if self._setting() != "off" and (not self._resumed or job.job_id in self._just_ended):
+        setting = self._setting()
+        by_itself = job.by_itself if isinstance(job, Ended) else modelarts.has_worker_log(job.spec)
+        wanted = setting != "off" and (setting != "auto" or by_itself)
+        if wanted and (not self._resumed or job.job_id in self._just_ended):
             return False
         return not (job.damaged and lock.holder(self._root.job(job.job_id).lock))
 

@@ -25,7 +25,7 @@ from muster.agent.logs.labels import LabelledLines
 from muster.agent.logs.log_reading import Chunk
 from muster.agent.logs.log_stream import files_of
 from muster.supervisors.launch.modes import modelarts
-from muster.supervisors.model.spec import Boot, JobSpec
+from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output.job_output import set_aside
 from muster.supervisors.paths import Root
@@ -90,7 +90,7 @@ def style_of(setting: str, spec: JobSpec) -> str:
     """How a job's worker log is written, by worker_log of [logs]: "plain" or "labelled"; "off": it has none."""
     if setting != "auto":
         return setting
-    return "plain" if spec.boot == Boot.COMMAND or modelarts.in_container(spec.env) else "off"
+    return "plain" if modelarts.has_worker_log(spec) else "off"
 
 
 class WorkerLog:

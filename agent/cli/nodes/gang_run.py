@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
 
 from muster.agent.cli import show
@@ -26,6 +26,7 @@ from muster.agent.messages.spec_message import spec_to
 from muster.client import BlockingClient, FailedAsk, Gang, GangNotStarted, GangPart, connect_blocking
 from muster.client.gang import FINAL, SIZE, attempt_id, find, labels_of
 from muster.client.together import PATIENCE_S
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model import restart
 from muster.supervisors.model.spec import JobSpec, Violation
 from muster.v1 import job_pb2, log_pb2

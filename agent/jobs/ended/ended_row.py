@@ -30,6 +30,8 @@ class Ended:
     uploaded: bool = False
     #: The user that its spec names; empty: none, and where the spec is not known.
     user: str = ""
+    #: Whether it has a worker log without being asked (`modelarts.has_worker_log`).
+    by_itself: bool = False
 
     @property
     def key(self) -> tuple[float, str]:
@@ -49,7 +51,8 @@ class Ended:
         folders = folders_of(entry.job_id, entry.spec)
         user = "" if entry.damaged else sys.intern(entry.spec.user)
         row = (entry.job_id, job.accepted_at, job.ended_at, job.state, job.node_rank, ranks, folders)
-        return cls(*row, damaged=entry.damaged, user=user)
+        by_itself = not entry.damaged and modelarts.has_worker_log(entry.spec)
+        return cls(*row, damaged=entry.damaged, user=user, by_itself=by_itself)
 
 
 def numbers_of(ranks: Sequence[int]) -> Sequence[int]:

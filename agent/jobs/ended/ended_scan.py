@@ -17,6 +17,7 @@ from muster.agent.jobs import job_folder
 from muster.agent.jobs.cards import release
 from muster.agent.jobs.ended.ended_row import Ended, folders_of, numbers_of
 from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model import journal
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.spec import JobSpec
@@ -108,7 +109,12 @@ def _summary(job_id: str, paths: JobPaths) -> Summary | None:
         cards = tuple(placed["cards"])
         named = job_id, first["t"], last["t"], state
         row = Ended(
-            *named, placed["node_rank"], numbers_of(numbers), folders_of(job_id, spec), user=sys.intern(spec.user)
+            *named,
+            placed["node_rank"],
+            numbers_of(numbers),
+            folders_of(job_id, spec),
+            user=sys.intern(spec.user),
+            by_itself=modelarts.has_worker_log(spec),
         )
         if not release.possible(cards, placed["card_kind"], first["boot"]):
             cards = ()

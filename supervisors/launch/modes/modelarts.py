@@ -79,6 +79,12 @@ def in_container(env: Mapping[str, str]) -> bool:
     return any(env.get(name) for name in _OF_CONTAINER)
 
 
+def has_worker_log(spec: JobSpec) -> bool:
+    """Whether a job has a worker log without being asked, as the platform has one of each: with the platform's
+    variables, and where one command runs per node, as in its custom images."""
+    return spec.boot == Boot.COMMAND or in_container(spec.env)
+
+
 def boot_mode(given: str, env: Mapping[str, str]) -> str:
     """The boot mode of the spec, otherwise that of MA_RUN_METHOD."""
     method = env.get("MA_RUN_METHOD", "").lower()
