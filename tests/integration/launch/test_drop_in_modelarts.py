@@ -292,7 +292,10 @@ def test_what_lies_beside_the_boot_file_is_used(container: Path) -> None:
     complete(container)
     code = container / "demo-code"
     (code / "package").mkdir(parents=True)
-    (code / "train.py").write_text("import os, beside; print(os.environ['GLOG_v'], beside.WORD)\n")
+    # In one piece: lines of several ranks that nobody labels may mix.
+    (code / "train.py").write_text(
+        "import os, beside; os.write(1, f\"{os.environ['GLOG_v']} {beside.WORD}\\n\".encode())\n"
+    )
     (code / "ma-pre-start.sh").write_text('echo "[ma-pre-start] Set ENV"\nexport GLOG_v=2\n')
     (code / "package" / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
@@ -314,7 +317,9 @@ def test_what_lies_beside_the_boot_file_may_be_left_alone(container: Path) -> No
     complete(container)
     code = container / "demo-code"
     code.mkdir()
-    (code / "train.py").write_text("import os; print(os.environ.get('GLOG_v'), os.environ.get('MINE'))\n")
+    (code / "train.py").write_text(
+        "import os; os.write(1, f\"{os.environ.get('GLOG_v')} {os.environ.get('MINE')}\\n\".encode())\n"
+    )
     (code / "ma-pre-start.py").write_text("import os; os.environ['GLOG_v'] = '3'\n")
     (container / "mine.sh").write_text("export MINE=1\n")
     words = ("--no-label", "-q")
