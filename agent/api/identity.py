@@ -33,6 +33,8 @@ from muster.probes.kernel.dataclass import dataclass
 TOKEN_S = 300.0
 #: Seconds that a client has to take its token, and that the name of a user is looked for.
 ANSWER_S, NAME_S = 2.0, 1.0
+#: Seconds until another try to take a connection.
+AGAIN_S = 0.2
 #: Seconds for which the name of a user is remembered; and how many are.
 _NAMES_S, _MOST_NAMES = 60.0, 1024
 #: A longer token is none of ours.
@@ -110,9 +112,16 @@ async def serve(path: Path, tokens: Tokens, *, task_status: TaskStatus[None] = a
                 except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                     pass  # the client left
 
-    async with listener:
+    async with listener, anyio.create_task_group() as tasks:
         task_status.started()
-        await listener.serve(answer)
+        while True:
+            try:
+                stream = await listener.accept()
+            except (OSError, anyio.BrokenResourceError):
+                # No descriptor is left, say. A client that gets no token calls without one.
+                await anyio.sleep(AGAIN_S)
+                continue
+            tasks.start_soon(answer, stream)
 
 
 async def _told(raw: socket.socket, names: "_UserNames", tokens: Tokens, overflow: int) -> dict[str, Any]:
