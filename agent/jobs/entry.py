@@ -256,15 +256,16 @@ class Entry:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.paths.folder))
         with open(trust.open_own(self.paths.journal, os.O_RDONLY), "rb") as file:
             size, line = os.fstat(file.fileno()).st_size, file.readline()
+        # First of all whose it is: another job's may be shorter as well.
+        first = journal.decode(line)
+        if self.records and first is not None and first.get("t") != self.job.accepted_at:
+            what = "it is the journal of another job, which somebody put here"
+            raise JournalDamaged(str(self.paths.journal), 1, what)
         if size < self.sure:
             what = f"somebody {'cut' if size else 'emptied'} it: it has {size} bytes, and had {self.sure}"
             raise JournalDamaged(str(self.paths.journal), 1, what)
         if line[:1] == b"\0":  # its writer continued after the hole
             raise JournalDamaged(str(self.paths.journal), 1, "somebody emptied it, and its first records are gone")
-        first = journal.decode(line)
-        if self.records and first is not None and first.get("t") != self.job.accepted_at:
-            what = "it is the journal of another job, which somebody put here"
-            raise JournalDamaged(str(self.paths.journal), 1, what)
 
 
 def fetch(path: Path, end: int, number: int, size: int | None) -> tuple[list[Record], int]:
