@@ -351,7 +351,8 @@ def test_a_reboot_during_a_step(daemon: Daemon, tmp_path: Path) -> None:
 def test_a_reboot_during_the_epilog(daemon: Daemon, tmp_path: Path) -> None:
     """It may have done half of what it does: it is not run again, and that it was cut off is said."""
     start(daemon, "exit 3", epilog=epilog(tmp_path, "exec sleep 1000\n"), max_restarts=0)
-    eventually((tmp_path / "told").exists)
+    told = tmp_path / "told"
+    eventually(lambda: told.exists() and told.read_text() == "FAILED 3\n")
     reboot(daemon)
     job = daemon.wait("x")
     assert (job.state, job.verdict.exit_code) == (FAILED, 3), job
