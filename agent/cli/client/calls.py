@@ -78,7 +78,8 @@ class DaemonConnection:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What a call says of who makes it. Blocks for up to a second, where the daemon does not answer."""
+        """What a call says of who makes it. Blocks for up to own_token.ANSWER_S where the daemon does not
+        answer."""
         return (*self._claim, *self._token.metadata())
 
     # Made when they are asked for: every command would pay for the import, and few need them.

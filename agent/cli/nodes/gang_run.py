@@ -24,7 +24,7 @@ from muster.agent.host.end_signals import Ask
 from muster.agent.logs import labels
 from muster.agent.messages.spec_message import spec_to
 from muster.client import BlockingClient, FailedAsk, Gang, GangNotStarted, GangPart, connect_blocking
-from muster.client.gang import FINAL, SIZE, attempt_id, find, labels_of
+from muster.client.gang import FINAL, SIZE, attempt_id, find, label_number, labels_of
 from muster.client.together import PATIENCE_S
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model import restart
@@ -127,7 +127,7 @@ class GangRun:
                 if not isinstance(job, FailedAsk) and job.HasField("ended_at")
             }
             code = self._follow_all()[0]
-            size = int(gang.parts[0].spec.labels.get(SIZE, "0") or 0)
+            size = label_number(gang.parts[0].spec, SIZE)
             if missing := size - len(gang.parts):
                 note(f"of {missing} of {size} parts these hosts say nothing")
             return code or (Exit.MUSTER_FAILED if missing else 0)

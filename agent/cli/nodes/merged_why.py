@@ -9,7 +9,7 @@ from muster.agent.cli.client.calls import DaemonConnection, connect
 from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon
 from muster.agent.cli.nodes.hosts import GangHost
 from muster.agent.text import clean, local
-from muster.client.gang import ATTEMPT, GANG
+from muster.client.gang import ATTEMPT, GANG, is_part, label_number
 from muster.probes.kernel.dataclass import dataclass
 from muster.v1 import job_pb2, telemetry_pb2
 
@@ -182,8 +182,8 @@ def _report(host: GangHost, job: str, *, colour: bool) -> NodeReport:
 def _part(connection: DaemonConnection, job: str) -> str:
     """The job of the last try, where the name is that of a job of several nodes."""
     answer = connection.call(connection.jobs.List, job_pb2.ListRequest(labels={GANG: job}))
-    tries = [one for one in answer.jobs if one.spec.labels.get(GANG) == job]
-    return max(tries, key=lambda one: int(one.spec.labels.get(ATTEMPT, "0") or 0)).job_id if tries else job
+    tries = [one for one in answer.jobs if is_part(one, job)]
+    return max(tries, key=lambda one: label_number(one.spec, ATTEMPT)).job_id if tries else job
 
 
 def _clock(connection: DaemonConnection) -> NodeClock:

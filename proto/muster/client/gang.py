@@ -185,12 +185,11 @@ def find(
     answers = ask_together(asks, patience_s)
     silent = failures(answers)
     found = [
-        (_number(job, ATTEMPT), _number(job, PART), GangPart(node, clients[node], job.spec))
+        (label_number(job.spec, ATTEMPT), label_number(job.spec, PART), GangPart(node, clients[node], job.spec))
         for node, answer in answers.items()
         if node not in silent
         for job in answer.jobs
-        # Anybody may write a label; the id says whose part it is.
-        if job.spec.labels.get(GANG) == name and job.job_id == attempt_id(name, _number(job, ATTEMPT))
+        if is_part(job, name)
     ]
     if not found:
         return None, silent
@@ -209,8 +208,14 @@ def labels_of(name: str, part: int, size: int, attempt: int) -> dict[str, str]:
     return {GANG: name, PART: str(part), SIZE: str(size), ATTEMPT: str(attempt)}
 
 
-def _number(job: job_pb2.Job, label: str) -> int:
-    text = job.spec.labels.get(label, "")
+def is_part(job: job_pb2.Job, name: str) -> bool:
+    """Whether a job is a part of the gang of this name. Anybody may write a label; the id says whose part it is."""
+    return job.spec.labels.get(GANG) == name and job.job_id == attempt_id(name, label_number(job.spec, ATTEMPT))
+
+
+def label_number(spec: job_pb2.JobSpec, label: str) -> int:
+    """The value of a label that is a number; 0 for anything else."""
+    text = spec.labels.get(label, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
 
 
