@@ -1,16 +1,12 @@
 """Watches all running jobs for hangs: applies the rule of probes/hang to the telemetry records, and acts on its
 verdicts."""
 
-import contextlib
 import dataclasses
-import functools
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 import anyio
-import msgspec
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
@@ -18,15 +14,13 @@ from muster.agent import threads
 from muster.agent.config.schema import Config, HangTable, SlowTable
 from muster.agent.errors import CursorTooOld, MusterError
 from muster.agent.events.event_store import Event, EventStore
-from muster.agent.hang import culprit
+from muster.agent.hang import hang_action, hang_state
+from muster.agent.hang.current_hang import QUIET, CurrentHang, event_kind, event_of, with_culprit
+from muster.agent.hang.hang_state import HangState
 from muster.agent.hang.kept_stacks import JobStacks
 from muster.agent.hang.slow_watch import SlowWatch, event
-from muster.agent.host import state_file
 from muster.agent.jobs.entry import Entry
-from muster.agent.link import supervisor_client
-from muster.agent.link.connection import LinkLost, Refused
 from muster.agent.telemetry.records import Lost, Records, TelemetryRecord, encoded
-from muster.agent.text import ranks
 from muster.probes import hang
 from muster.probes.hang import Change, HangVerdict
 from muster.probes.hang.dump_schedule import dump_times
@@ -34,8 +28,6 @@ from muster.probes.hang.slow import SlowChange
 from muster.probes.kernel.backoff import Backoff
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.stacks import StackTarget
-from muster.probes.waits import RankStack, blame, place
-from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import OnHang
 from muster.supervisors.model.states import State
 
@@ -43,19 +35,9 @@ from muster.supervisors.model.states import State
 STORE_EVERY = 4
 #: Distances of dumps after which a communication library is asked again: at first, and at most.
 LIBRARY_FIRST, LIBRARY_LAST = 6, 60
-#: A stop that a supervisor did not accept is tried so many times, with so many seconds in between.
-TRIES, AGAIN_S = 5, 2.0
 #: Events that are read at once.
 _PAGE = 1000
-#: Limit of a sentence of evidence, in characters.
-_SHOWN = 300
 
-_QUIET = (HangVerdict.SUSPECT, HangVerdict.HUNG)
-_KINDS = {
-    HangVerdict.SUSPECT: "job.suspected_hang",
-    HangVerdict.HUNG: "job.hung",
-    HangVerdict.DRIVER_HANG: "job.driver_hang",
-}
 _log = structlog.get_logger(__name__)
 
 
@@ -79,53 +61,6 @@ class StackTaker(Protocol):
         """The processes of all ranks without their workers."""
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentHang:
-    """The present verdict of a job. `since` and `at` in seconds since the epoch. `now`: the evidence of the last
-    record; None: there is none but that of the change."""
-
-    change: Change
-    since: float
-    at: float
-    now: Mapping[str, Any] | None = None
-
-    @property
-    def evidence(self) -> Mapping[str, Any]:
-        """Of the last record, if that has some."""
-        if self.now is None:
-            return self.change.evidence
-        blamed = self.change.evidence.get("culprit")
-        return self.now if blamed is None or "culprit" in self.now else {**self.now, "culprit": blamed}
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether the job hangs, and is not only suspected to."""
-        return self.change.verdict in (HangVerdict.HUNG, HangVerdict.DRIVER_HANG)
-
-    @property
-    def reason(self) -> str:
-        """One sentence: the culprit, as soon as stacks show it, or the rule, and what it saw."""
-        evidence = self.evidence
-        known = self.change if "culprit" not in evidence else dataclasses.replace(self.change, evidence=evidence)
-        return sentence(known)
-
-
-def sentence(change: Change) -> str:
-    """For people: the culprit, where stacks show it; else the verdict, the ranks, and why."""
-    if blamed := change.evidence.get("culprit"):
-        since = change.evidence.get("since")
-        text = culprit.sentence(blamed, since if isinstance(since, (int, float)) else change.t)
-        return (text if change.verdict is HangVerdict.HUNG else f"{change.verdict}: {text}")[:_SHOWN]
-    kind = f" ({change.kind})" if change.kind else ""
-    odd = change.evidence.get("odd_ranks") or {}
-    who = f"; {ranks(change.ranks)}" if change.ranks else ""
-    words = "; ".join(f"rank {rank}: {text}" for rank, text in list(odd.items())[:3])
-    silent = change.evidence.get("silent_s")
-    how_long = f" for {silent:.0f} s" if isinstance(silent, (int, float)) and change.verdict in _QUIET else ""
-    text = f"{change.verdict}{kind}{how_long}{who if not words else ''}: {change.evidence.get('rule', '')}"
-    return (text + (f"; {words}" if words else ""))[:_SHOWN]
-
-
 @dataclass(slots=True)
 class _Watched:
     entry: Entry
@@ -143,19 +78,6 @@ class _Watched:
     is_looked_at: bool = False
     #: Whether its communication library is asked again and again.
     is_asked: bool = False
-
-
-class _Stored(msgspec.Struct):
-    """`hang.json` in a job's folder. `attempt`: when the job was accepted, and the number of the attempt. `untold`: the
-    kind of the event about `found` that may not have been published yet."""
-
-    attempt: tuple[float, int]
-    state: dict[str, Any]
-    found: dict[str, Any] | None = None
-    since: float = 0.0
-    untold: str = ""
-    #: Of the rule of slow ranks.
-    slow: dict[str, Any] = {}
 
 
 class HangWatch:
@@ -221,7 +143,7 @@ class HangWatch:
         entry = self._registry.known(record.job)
         if entry is None or entry.job.state is not State.RUNNING or not self._settings().hang.enabled:
             if (gone := self._jobs.pop(record.job, None)) is not None and entry is not None:
-                await self._threads.run(_remove, _file(gone.entry))
+                await self._threads.run(hang_state.remove, gone.entry)
             return
         watched = self._jobs.get(record.job)
         if watched is None or watched.attempt != _attempt(entry):
@@ -229,7 +151,7 @@ class HangWatch:
         if watched.table is not self._settings().hang:
             # The configuration was reloaded. The detector keeps its state under the new settings.
             table = self._settings().hang
-            watched.table, watched.detector = table, _going_on(watched.detector.state(), self._rule(entry))
+            watched.table, watched.detector = table, hang_state.going_on(watched.detector.state(), self._rule(entry))
         if watched.slow_table is not self._settings().slow:
             watched.slow_table = self._settings().slow
             watched.slow.configured(watched.slow_table)
@@ -241,13 +163,13 @@ class HangWatch:
             since = change.evidence.get("since")
             found, untold = (
                 CurrentHang(change, since if isinstance(since, (int, float)) else change.t, change.t),
-                _kind(change),
+                event_kind(change),
             )
         slow = seen is not None and watched.slow.take(seen, watched.detector, enabled=watched.slow_table.enabled)
         watched.since_stored += 1
         if changes or slow or watched.since_stored >= STORE_EVERY:
             watched.since_stored = 0
-            pending = _kind(watched.unpublished[0]) if watched.unpublished is not None else ""
+            pending = event_kind(watched.unpublished[0]) if watched.unpublished is not None else ""
             await self._store(watched, found, untold or pending)
         # Published after the store: if it is killed in between, the next daemon sees whether the event was published.
         watched.found = found
@@ -269,16 +191,16 @@ class HangWatch:
         watched = _Watched(
             entry, _attempt(entry), self._settings().hang, hang.detector(settings), slow, SlowWatch.begun(slow, {})
         )
-        stored = await self._threads.run(_load, _file(entry))
+        stored = await self._threads.run(hang_state.load, entry)
         if stored is None or stored.attempt != watched.attempt:
             return watched
-        watched.detector = _going_on(stored.state, settings)
+        watched.detector = hang_state.going_on(stored.state, settings)
         watched.slow = SlowWatch.begun(slow, stored.slow)
         untold = watched.slow.untold
         if untold is not None and not await self._was_told(event(untold, watched.attempt[1]).kind, untold):
             self._tell_slow(watched)
         watched.slow.untold = None
-        change = _told(stored.found)
+        change = hang_state.change_of(stored.found)
         if change is not None and watched.detector.verdict is not None:
             watched.found = CurrentHang(change, stored.since, change.t)
             if stored.untold and not await self._was_told(stored.untold, change):
@@ -296,7 +218,7 @@ class HangWatch:
             return self._settings().hang
 
     async def _store(self, watched: _Watched, found: CurrentHang | None, untold: str) -> None:
-        stored = _Stored(
+        state = HangState(
             watched.attempt,
             watched.detector.state(),
             found.change.as_dict() if found is not None else None,
@@ -304,11 +226,7 @@ class HangWatch:
             untold,
             watched.slow.stored(),
         )
-        try:
-            # Not synced: a crash of the node ends the job, too.
-            await self._threads.run(functools.partial(state_file.write, _file(watched.entry), stored, synced=False))
-        except OSError as error:
-            _log.warning("hang.state_not_written", job=watched.entry.job_id, error=str(error))
+        await self._threads.run(hang_state.store, watched.entry, state)
 
     # --- consequences -------------------------------------------------------------------------------------------------
 
@@ -318,7 +236,7 @@ class HangWatch:
         self._publish_pending(watched)  # its stacks are still being taken
         if kind:
             self._publish(watched, kind, change)
-        if change.verdict in _QUIET and self._group is not None:
+        if change.verdict in QUIET and self._group is not None:
             self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
 
     def _tell_slow(self, watched: _Watched) -> None:
@@ -326,19 +244,22 @@ class HangWatch:
         if change is not None:
             _log.info("slow.verdict", job=change.job, verdict=str(change.verdict), ranks=list(change.ranks))
             watched.entry.wake()
-            self._events.append([(None, event(change, watched.attempt[1]))])
+            self._append(event(change, watched.attempt[1]))
 
     def _publish(self, watched: _Watched, kind: str, change: Change) -> None:
         """A hang is published with its culprit, as soon as its stacks are taken (`_follow_up`); all else now."""
         if change.verdict is HangVerdict.HUNG and self._group is not None:
             watched.unpublished = change, time.time()
         else:
-            self._note(watched, kind, change, time.time())
+            self._append(event_of(kind, change, watched.entry, time.time()))
 
     def _publish_pending(self, watched: _Watched, named: Change | None = None) -> None:
         if watched.unpublished is not None:
             (change, at), watched.unpublished = watched.unpublished, None
-            self._note(watched, _kind(change), named or change, at)
+            self._append(event_of(event_kind(change), named or change, watched.entry, at))
+
+    def _append(self, event: Event) -> None:
+        self._events.append([(None, event)])
 
     async def _was_told(self, kind: str, change: Change | SlowChange) -> bool:
         cursor = None
@@ -351,24 +272,9 @@ class HangWatch:
             pass
         return False
 
-    def _note(self, watched: _Watched, kind: str, change: Change, at: float) -> None:
-        attributes = {
-            "verdict": str(change.verdict),
-            "kind": str(change.kind or ""),
-            "ranks": ",".join(map(str, change.ranks)),
-            "confidence": f"{change.confidence:g}",
-            "attempt": str(watched.entry.job.attempt),
-        }
-        attributes = {name: value for name, value in attributes.items() if value}
-        text = sentence(change)
-        if kind == "job.recovered" and watched.found is not None:
-            how = (change.evidence.get("recovered") or {}).get("how", "")
-            text = f"works again ({how or change.verdict})"
-        self._events.append([(None, Event(at, kind, change.job, message=text, attributes=attributes))])
-
     async def _blame(self, watched: _Watched, change: Change, taken: JobStacks | None) -> Change:
         """Publishes the hang, and makes its culprit part of the verdict, if the stacks show one."""
-        named = change if taken is None else _with_culprit(change, taken, watched.entry.job)
+        named = change if taken is None else with_culprit(change, taken, watched.entry.job)
         self._publish_pending(watched, named)
         if watched.found is not None and watched.found.change is change:
             watched.found = dataclasses.replace(watched.found, change=named)
@@ -386,7 +292,7 @@ class HangWatch:
                 if not watched.detector.wants_stacks or self._jobs.get(job_id) is not watched:
                     return
                 taken = await self._stacks.look(job_id)
-                self._records.add_stacks(job_id, _rank_stacks(taken, watched.entry.job))
+                self._records.add_stacks(job_id, taken.of_ranks(watched.entry.job))
         except MusterError as error:  # it has ended meanwhile, or too many jobs are looked at
             _log.warning("hang.no_stacks", job=job_id, error=str(error))
         finally:
@@ -431,99 +337,8 @@ class HangWatch:
         if watched.found is None or watched.found.change.verdict is not HangVerdict.HUNG:
             return  # it made progress while the stacks were taken
         least = watched.detector.settings.action_confidence
-        if change.confidence < least:
-            text = f"action {action} skipped: confidence {change.confidence:g} is below action_confidence, {least:g}"
-            told = {"action": str(action), "confidence": f"{change.confidence:g}", "action_confidence": f"{least:g}"}
-            self._events.append(
-                [(None, Event(time.time(), "job.hang_not_acted", change.job, message=text, attributes=told))]
-            )
-            return
-        for _ in range(TRIES):
-            try:
-                await supervisor_client.hung(
-                    entry.paths.controls,
-                    watched.attempt[1],
-                    change.ranks,
-                    sentence(change),
-                    again=action is OnHang.RESTART,
-                )
-                return
-            except Refused as error:  # it is already ending, or is in another attempt
-                _log.info("hang.not_ended", job=change.job, error=str(error))
-                return
-            except LinkLost as error:
-                _log.warning("hang.not_ended", job=change.job, error=str(error))
-                await anyio.sleep(AGAIN_S)
-
-
-def _with_culprit(change: Change, taken: JobStacks, job: Job) -> Change:
-    """With the culprit, if the stacks show it. A rank that has exited has none, and stays the one to blame."""
-    seen = {process.rank for process in taken.processes}
-    if any(rank not in seen for rank in change.ranks):
-        return change
-    found = blame({stack.rank: place(stack) for stack in _rank_stacks(taken, job)})
-    if found is None:
-        return change
-    told = found.as_evidence() | {"stacks_at": taken.at}
-    return dataclasses.replace(change, ranks=found.ranks, evidence={**change.evidence, "culprit": told})
-
-
-def _rank_stacks(taken: JobStacks, job: Job) -> tuple[RankStack, ...]:
-    from muster.probes.stacks.rank_stacks import of_ranks  # only now: the daemon starts sooner
-
-    return of_ranks(taken.processes, {rank.rank: rank.pid for rank in job.ranks}, taken.at)
-
-
-def _kind(change: Change) -> str:
-    """The kind of the event about a change; empty: no event."""
-    return _KINDS.get(change.verdict, "job.recovered" if "recovered" in change.evidence else "")
-
-
-def _going_on(state: dict[str, Any], settings: hang.HangSettings) -> "hang.Detector | hang.PlainDetector":
-    """A detector with these settings that takes over the state of another one; an empty one if that used the other
-    rule."""
-    begun = hang.detector(settings)
-    try:
-        return type(begun).restored(state, settings)
-    except ValueError as error:
-        _log.warning("hang.begun_anew", error=str(error))
-        return begun
-
-
-def _told(found: dict[str, Any] | None) -> Change | None:
-    """None also if only another version can read it: the rule then reaches its own verdict."""
-    if found is None:
-        return None
-    try:
-        return Change(
-            found["t"],
-            found["job"],
-            HangVerdict(found["verdict"]),
-            hang.HangKind(found["kind"]) if found["kind"] else None,
-            tuple(found["ranks"]),
-            found["confidence"],
-            found["evidence"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        _log.warning("hang.begun_anew", error=repr(error))
-        return None
+        await hang_action.act(entry, watched.attempt[1], change, action, least, self._events)
 
 
 def _attempt(entry: Entry) -> tuple[float, int]:
     return entry.job.accepted_at, entry.job.attempt
-
-
-def _file(entry: Entry) -> Path:
-    return entry.paths.folder / "hang.json"
-
-
-def _load(path: Path) -> _Stored | None:
-    try:
-        return state_file.read(path, _Stored)
-    except (OSError, ValueError):
-        return None
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()

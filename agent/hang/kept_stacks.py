@@ -15,6 +15,8 @@ import structlog
 
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.stacks import ProcessStacks
+from muster.probes.waits import RankStack
+from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.system import trust
 from muster.supervisors.system.atomic_file import replace_file
 
@@ -39,6 +41,12 @@ class JobStacks:
     attempt: int
     processes: tuple[ProcessStacks, ...]
     notes: tuple[str, ...]
+
+    def of_ranks(self, job: Job) -> tuple[RankStack, ...]:
+        """Where each rank waits."""
+        from muster.probes.stacks.rank_stacks import of_ranks  # only now: the daemon starts sooner
+
+        return of_ranks(self.processes, {rank.rank: rank.pid for rank in job.ranks}, self.at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from muster.agent.errors import InvalidRequest
 from muster.agent.events.event_store import Event
 from muster.agent.hang import slow_sentence
-from muster.agent.hang.hang_watch import CurrentHang
+from muster.agent.hang.current_hang import CurrentHang
 from muster.agent.jobs.admission import new_job_id
 from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.explained import Worker, applied, applied_to_attempt
