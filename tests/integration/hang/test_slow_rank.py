@@ -97,8 +97,8 @@ def test_a_slow_rank_is_named_and_cleared_and_nothing_acts_on_it(make_daemon: Ca
         assert list(job.slow.ranks) == [1]
         assert job.slow.reason.startswith("rank 1 takes ") and "rank 0 waits for it in " in job.slow.reason
         assert json.loads(job.slow.evidence)["ranks"]["1"]["cards"]["peers"] == [0]
-        (event,) = [event for event in daemon.event_list("j") if event.kind == "job.slow_rank"]
-        assert (event.attributes["ranks"], event.message) == ("1", job.slow.reason)
+        events = [event for event in daemon.event_list("j") if event.kind == "job.slow_rank"]
+        assert ("1", job.slow.reason) in [(event.attributes["ranks"], event.message) for event in events]
         seen = json.loads(daemon.cli("top", "j", "-n", "1", "-o", "json").stdout)
         assert [rank.get("slow", False) for rank in seen["jobs"][0]["ranks"]] == [False, True]
         assert seen["jobs"][0]["slowRanks"] == [1]
@@ -111,6 +111,8 @@ def test_a_slow_rank_is_named_and_cleared_and_nothing_acts_on_it(make_daemon: Ca
         assert eventually(lambda: list(daemon.get("j").slow.ranks), 60) == [1]
     eventually(lambda: not daemon.get("j").HasField("slow"), 60)
     kinds = [event.kind for event in daemon.event_list("j")]
-    assert (kinds.count("job.slow_rank"), kinds.count("job.slow_rank_cleared")) == (1, 1)
+    told = [kind for kind in kinds if kind.startswith("job.slow_rank")]
+    # On a busy node it may be cleared in between; two in a row would be the same one, told again by the next daemon.
+    assert told and told == ["job.slow_rank", "job.slow_rank_cleared"] * (len(told) // 2)
     assert "job.hung" not in kinds and daemon.get("j").state == job_pb2.JOB_STATE_RUNNING
     assert "slow:" not in daemon.cli("why", "j").stdout
