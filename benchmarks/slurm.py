@@ -1,4 +1,4 @@
-"""A private Slurm cluster of one node, for the time of a benchmark."""
+"""A private Slurm cluster on the loopback, for the time of a benchmark or a test."""
 
 import contextlib
 import os
@@ -27,11 +27,11 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge.sock
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -42,9 +42,9 @@ MpiDefault=none
 SwitchType=switch/none
 ReturnToService=2
 SlurmdParameters=config_overrides
-NodeName=bench NodeHostname=localhost NodeAddr=127.0.0.1 Port={node} CPUs=1024 State=UNKNOWN
-PartitionName=bench Nodes=bench Default=YES MaxTime=INFINITE State=UP
+PartitionName=bench Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
+_NODE = "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=1024 State=UNKNOWN\n"
 
 
 class NoSlurm(Exception):
@@ -57,21 +57,21 @@ def find(program: str) -> str | None:
 
 
 class Cluster:
-    """munged, slurmctld and slurmd in one folder."""
+    """munged, slurmctld and one slurmd per node in one folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """Starts them and returns once the node is idle. Raises NoSlurm."""
+    def __init__(self, folder: Path, nodes: Sequence[str] = ("bench",)) -> None:
+        """Starts them and returns once the nodes are idle. Raises NoSlurm."""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._folder = folder
         self.env = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), "LC_ALL": "C"}
         key = folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
-        controller, node = _free_ports(2)
-        conf = _CONF.format(folder=folder, controller=controller, node=node)
+        controller, *ports = _free_ports(1 + len(nodes))
+        conf = _CONF.format(folder=folder, controller=controller)
+        conf += "".join(_NODE.format(name=name, port=port) for name, port in zip(nodes, ports, strict=True))
         (folder / "slurm.conf").write_text(conf)
         (folder / "state").mkdir()
-        (folder / "spool").mkdir()
         try:
             self._spawn(
                 "munged", "--foreground", f"--key-file={key}", f"--socket={folder}/munge.sock",
@@ -79,8 +79,10 @@ class Cluster:
             )  # fmt: skip
             self._until("munged listens", (folder / "munge.sock").exists)
             self._spawn("slurmctld", "-D", "-f", str(folder / "slurm.conf"))
-            self._spawn("slurmd", "-D", "-N", "bench", "-f", str(folder / "slurm.conf"))
-            self._until("the node is idle", self._idle)
+            for name in nodes:
+                (folder / f"spool-{name}").mkdir()
+                self._spawn("slurmd", "-D", "-N", name, "-f", str(folder / "slurm.conf"))
+            self._until("the nodes are idle", self._idle)
         except BaseException:
             self.close()
             raise
@@ -145,13 +147,13 @@ class Cluster:
             time.sleep(0.1)
 
     def _idle(self) -> bool:
-        command = [_must_find("sinfo"), "-h", "-o", "%T"]
+        command = [_must_find("sinfo"), "-h", "-N", "-o", "%T"]
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=_UP_S, check=False)
-        return done.stdout.strip() == "idle"
+        return set(done.stdout.split()) == {"idle"}
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[Cluster]:
+def cluster(nodes: Sequence[str] = ("bench",)) -> Iterator[Cluster]:
     """A cluster for the time of the block. Raises NoSlurm, with the reason."""
     missing = [name for name in PROGRAMS if find(name) is None]
     if missing:
@@ -161,7 +163,7 @@ def cluster() -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="muster-bench-slurm-"))
     folder.chmod(0o755)  # munged refuses a socket that others cannot reach
     try:
-        made = Cluster(folder)
+        made = Cluster(folder, nodes)
         try:
             yield made
         finally:

@@ -132,6 +132,54 @@ def test_the_job_has_slurms_id(cluster: Cluster) -> None:
     assert (mine == slurms, world) == (True, "1")
 
 
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[Cluster]:
+    try:
+        with slurm.cluster(("bench0", "bench1")) as made:
+            yield made
+    except NoSlurm as error:
+        pytest.skip(f"needs Slurm (apt-get install slurmctld slurmd slurm-client munge): {error}")
+
+
+def on_both(cluster: Cluster, script: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """A step with one muster, and two ranks, on each of the two nodes."""
+    muster = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "--ranks", "2", "--", "sh", "-c", script]
+    words = cluster.srun("-N2", "--ntasks-per-node=1", *options, *muster)
+    env = {name: value for name, value in cluster.env.items() if not name.startswith("MUSTER_")}
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+        more = {"TMPDIR": folder, "XDG_STATE_HOME": folder}
+        return subprocess.run(words, env=env | more, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_two_nodes_are_one_job(two_nodes: Cluster) -> None:
+    done = on_both(two_nodes, 'echo "$RANK of $WORLD_SIZE, node $GROUP_RANK, at $MASTER_ADDR:$MASTER_PORT"')
+    assert done.returncode == 0, done.stderr
+    lines = sorted(done.stdout.splitlines())
+    port = lines[0].rpartition(":")[2]
+    assert lines == [f"[rank {rank}] {rank} of 4, node {rank // 2}, at bench0:{port}" for rank in range(4)]
+
+
+@pytest.mark.slow
+def test_one_node_that_fails_ends_the_other_with_its_checkpoint(two_nodes: Cluster) -> None:
+    """--kill-on-bad-exit: each muster says what happened on its node, and the exit code is that of the failure."""
+    script = """
+        if [ $RANK = 3 ]; then
+          until [ -e $TMPDIR/0 ] && [ -e $TMPDIR/1 ] && [ -e $TMPDIR/2 ]; do sleep 0.05; done
+          exit 7
+        fi
+        trap 'echo saved $RANK; exit 0' TERM
+        touch $TMPDIR/$RANK
+        while :; do sleep 0.05; done
+    """
+    done = on_both(two_nodes, script, "--kill-on-bad-exit=1")
+    assert done.returncode == 7, done.stderr
+    saved = {line for line in done.stdout.splitlines() if "saved" in line}
+    assert saved == {f"[rank {rank}] saved {rank}" for rank in range(3)}
+    verdicts = [line for line in done.stderr.splitlines() if line.startswith("muster: job ")]
+    assert any(" FAILED: rank 3 (device 1) exited with code 7" in line for line in verdicts)
+    assert any(" STOPPED: stopped by " in line for line in verdicts)
+
+
 SCRIPTS = Path(__file__).parents[3] / "examples/slurm"
 
 
