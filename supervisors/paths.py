@@ -95,6 +95,11 @@ class JobPaths:
         return self.folder / "packages"
 
     @property
+    def sshd(self) -> Path:
+        """Host key and configuration of the sshd that muster starts for an MPI job; belongs to the job's user."""
+        return self.folder / "sshd"
+
+    @property
     def explained(self) -> Path:
         """The explained verdict of an ended job; the daemon writes it."""
         return self.folder / "explained.json"
@@ -138,6 +143,10 @@ class JobPaths:
         """stdout and stderr of a rank."""
         return self.folder / f"rank-{rank}.fifo"
 
+    def service_fifo(self, index: int) -> Path:
+        """stdout and stderr of a service."""
+        return self.folder / f"service-{index}.fifo"
+
 
 def rank_log_name(job_id: str, rank: int, device: int) -> str:
     """Name of the file for the output of a rank, as ModelArts' launcher calls it."""
@@ -150,7 +159,7 @@ OWN_LOGS = ".logs"
 #: lies beside it a name that begins with it.
 _RESERVED = re.compile(
     r"(?:audit|nursery|musterd)\.log.*|.+\.(?:idx|removed|new|part|logs)|"
-    r".+-proc-rank-\d+-device-\d+\..*|.+-(?:muster|worker)-\d+\.(?:log|idx|html).*"
+    r".+-proc-rank-\d+-device-\d+\..*|.+-(?:(?:muster|worker)-\d+|service-\d+-\d+)\.(?:log|idx|html).*"
 )
 
 
@@ -284,6 +293,10 @@ class Root:
     def worker_log(self, job_id: str, node_rank: int) -> Path:
         """The lines of all ranks in one file, where a setting wants it; the name is ModelArts' for a node's log."""
         return self.log / f"{job_id}-worker-{node_rank}.log"
+
+    def service_log(self, job_id: str, node_rank: int, index: int) -> Path:
+        """The file that the output of a service goes to; its time index has the same name with `.idx`."""
+        return self.log / f"{job_id}-service-{node_rank}-{index}.log"
 
     def job_index(self, job_id: str, node_rank: int) -> Path:
         """When which part of the job's own log was written."""

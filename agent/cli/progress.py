@@ -14,6 +14,8 @@ _TOLD = frozenset(
         "job.planned",
         "job.checking",
         "job.checked",
+        "job.services",
+        "job.service_ended",
         "job.step",
         "job.step_ended",
         "job.running",

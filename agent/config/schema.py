@@ -57,6 +57,11 @@ class JobsTable(Settings):
         what=f"1 to 64 numbers (seconds), together at most {MAX_GRACE_S:.0f}",
         rule=rules.grace_steps,
     )
+    mpi_sshd: Literal["auto", "always", "never"] = setting(
+        "auto",
+        "Whether muster starts an sshd for each MPI job of several nodes, as a service of the job "
+        "([boot-modes.md](guides/boot-modes.md#mpi)); auto: for a job with the variables of a ModelArts container.",
+    )
     keep_ended: int = setting(
         1000,
         "Records of ended jobs, at most. 0: no limit. muster removes the job that ended first: an event "

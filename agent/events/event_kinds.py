@@ -27,6 +27,8 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
         ),
         "job.checked": EventKind("the checks have ended", "`ok`"),
         "job.preparing": EventKind("an attempt begins", "`attempt`"),
+        "job.services": EventKind("the services that run beside the ranks were started", "`pids`"),
+        "job.service_ended": EventKind("one of them has ended", "`service`, `outcome`, `pid`"),
         "job.step": EventKind("`requirements`, `pre_start` or `epilog` begins", "`step`, `pid`"),
         "job.step_ended": EventKind("`requirements`, `pre_start` or `epilog` has ended", "`step`, `outcome`"),
         "job.running": EventKind("all ranks have started", "`attempt`"),

@@ -9,7 +9,7 @@ from muster.probes.kernel import endings
 from muster.supervisors.model import verdict
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, Rank
-from muster.supervisors.model.states import JOB, STEP, Kind, Outcome, StopCause
+from muster.supervisors.model.states import JOB, SERVICE, STEP, Kind, Outcome, StopCause
 
 _WHY = {
     Outcome.GANG_VICTIM: "muster ended it because another rank had failed",
@@ -23,6 +23,8 @@ _CAUSES = {
     StopCause.RANK_FAILED: "{by} failed",
     StopCause.LEFTOVERS: "it left processes behind",
     StopCause.HUNG: "it hangs",
+    StopCause.SERVICE_ENDED: "{by} has ended",
+    StopCause.NOT_STARTED: "its ranks could not be started",
     StopCause.SERVED: "the ranks that it served have ended",
 }
 
@@ -80,6 +82,11 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
             return "job.step", None, f"{r['name']} begins", 0.0, {"step": r["name"], "pid": r["pid"]}
         case Kind.EXITED if r["rank"] == STEP:
             return _step_ended(job)
+        case Kind.SERVICES:
+            message = ", ".join(verdict.service_name(one) for one in job.services) + ": started"
+            return "job.services", None, message, 0.0, {"pids": ",".join(str(one.pid) for one in job.services)}
+        case Kind.EXITED if r["rank"] <= SERVICE:
+            return _service_ended(job.rank(r["rank"]))
         case Kind.RESTARTING:
             past = job.past[-1]
             message = f"attempt {past.number} failed: {past.summary}; the next one begins in {r['delay_s']:.1f} s"
@@ -121,12 +128,12 @@ def _checked(r: Record, took: float) -> _Told:
 
 def _output_lost(r: Record) -> _Told:
     """`bytes`: lost since the previous event; `total`: lost in the whole gap."""
-    rank: int | None = None if r["rank"] == JOB else r["rank"]
+    rank: int | None = None if r["rank"] <= JOB else r["rank"]
     total: int = r["total"] if "total" in r else r["bytes"]
     is_open = bool(r.get("open"))
     attributes = {"bytes": r["bytes"], "total": total, "since": f"{r['since']:.3f}", "error": r["error"]}
     attributes["open"] = str(is_open).lower()
-    lost = verdict.lost_output(rank, total, r["since"], r["error"], is_open=is_open)
+    lost = verdict.lost_output(r["rank"], total, r["since"], r["error"], is_open=is_open)
     return "job.output_lost", rank, lost, 0.0, attributes
 
 
@@ -136,6 +143,13 @@ def _step_ended(job: Job) -> _Told:
     message = f"{job.step_name} {step.detail or endings.describe(step.status)}"
     took = max(step.ended_at - step.started_at, 0.0)
     return "job.step_ended", None, message, took, {"step": job.step_name, "outcome": step.outcome}
+
+
+def _service_ended(service: Rank) -> _Told:
+    message = f"{verdict.service_name(service)} {service.detail or endings.describe(service.status)}"
+    took = max(service.ended_at - service.started_at, 0.0)
+    said = {"service": service.local_rank, "outcome": service.outcome, "pid": service.pid}
+    return "job.service_ended", None, message, took, said
 
 
 def _exited(rank: Rank) -> _Told:

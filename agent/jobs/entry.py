@@ -19,7 +19,7 @@ from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, OpenGap, Verdict
 from muster.supervisors.model.replay import apply
 from muster.supervisors.model.spec import JobSpec, Violation
-from muster.supervisors.model.states import EXPLAINED, JOB, Kind, State
+from muster.supervisors.model.states import EXPLAINED, Kind, State, log_owner
 from muster.supervisors.paths import JobPaths
 from muster.supervisors.supervision_errors import (
     IllegalTransition,
@@ -199,19 +199,18 @@ class Entry:
         """What its journal says is wrong with it, a sentence each; `notes` are what no journal has."""
         job = self.job
         gaps = [
-            verdict.lost_output(None if rank == JOB else rank, gap.bytes, gap.since, gap.error, is_open=True)
+            verdict.lost_output(rank, gap.bytes, gap.since, gap.error, is_open=True)
             for rank in job.gaps
             if (gap := self.gap(rank)) is not None
         ]
         lost = [
-            f"rank {rank.rank}: {rank.lost_bytes} bytes of output could not be written"
+            f"{log_owner(rank.rank)}: {rank.lost_bytes} bytes of output could not be written"
             + (f": {rank.lost_why}" if rank.lost_why else "")
-            for rank in job.ranks
+            for rank in (*job.ranks, *job.services)
             if rank.lost_bytes and rank.rank not in job.gaps
         ]
         missing = [
-            f"{'the job' if rank == JOB else f'rank {rank}'}: its log does not say so yet, because it cannot be "
-            f"written: {line.strip()}"
+            f"{log_owner(rank)}: its log does not say so yet, because it cannot be written: {line.strip()}"
             for rank, line in job.missing_lines.items()
         ]
         return [*([self.damaged] if self.damaged else []), *job.warnings, *gaps, *lost, *missing]

@@ -15,13 +15,14 @@ from muster.agent.jobs.entry import Entry, Told, load
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.job import stop_order
 from muster.supervisors.model import journal
+from muster.supervisors.model.job_logs import logs_of
 from muster.supervisors.model.journal import Contents, Record, Writer
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.replay import place, replay
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.output.gaps import remove_counts
-from muster.supervisors.output.job_output import job_line, job_log_files, set_aside
+from muster.supervisors.output.job_output import job_line, set_aside
 from muster.supervisors.output.time_index import INDEX_RECORD
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import AlreadySupervised, remedy
@@ -69,11 +70,9 @@ def set_logs_aside(root: Root, job_id: str, job: Job) -> None:
 
 
 def _files(root: Root, job_id: str, job: Job) -> Iterator[tuple[Path, Path]]:
-    """Log and time index of each rank, and of the job itself."""
-    for rank in job.ranks:
-        names = (job_id, rank.rank, rank.device)
-        yield root.rank_log(*names), root.rank_index(*names)
-    yield job_log_files(root, job_id, job.node_rank)
+    """Log and time index of each rank and each service, and of the job itself."""
+    for log in logs_of(root, job_id, job):
+        yield log.path, log.index
 
 
 def append_log(log: Path, index: Path, lines: Sequence[str]) -> None:

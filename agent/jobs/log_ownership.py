@@ -31,7 +31,8 @@ MAX_DEPTH = 64
 #: A log's own name, then what follows it: a time if it was set aside for a later job with that id, a segment.
 _NAME = re.compile(
     r"(?P<log>(?P<job>[A-Za-z0-9][A-Za-z0-9._-]{0,127})-"
-    r"(?:proc-rank-(?P<rank>\d+)-device-\d+\.(?:txt|idx)|(?P<own>muster|worker)-(?P<node>\d+)\.(?:log|idx)))"
+    r"(?:proc-rank-(?P<rank>\d+)-device-\d+\.(?:txt|idx)|(?P<own>muster|worker)-(?P<node>\d+)\.(?:log|idx)|"
+    r"(?P<service>service)-(?P<of>\d+)-\d+\.(?:log|idx)))"
     r"(?P<aside>\.\d{9,12}\+*)?"
     r"(?P<more>\.\d{16,}-\d{16,}(?:\.gz(?:\.part)?)?|\.removed|\.new)?"
     r"(?P<late>\.\d{9,12}\+*)?"
@@ -41,8 +42,8 @@ _NAME = re.compile(
 @dataclass(frozen=True, slots=True)
 class Name:
     """The parts of a file's name. `aside`: when it was set aside, empty for a file of the present job with this id;
-    `kind`: "output", "job", "worker", "index"; `rank` or else `node`: its number; `more`: what makes it a segment, or a
-    file beside one."""
+    `kind`: "output", "job", "service", "worker", "index"; `rank` or else `node`: its number; `more`: what makes it a
+    segment, or a file beside one."""
 
     job_id: str
     log: str
@@ -63,9 +64,10 @@ def parsed(name: str) -> Name | None:
     found = _NAME.fullmatch(name)
     if found is None:
         return None
-    own = {"muster": "job", "worker": "worker", None: "output"}[found["own"]]
+    own = {"muster": "job", "worker": "worker", "service": "service", None: "output"}[found["own"] or found["service"]]
     kind = "index" if found["log"].endswith(".idx") else own
-    rank, node = (int(found[key]) if found[key] else None for key in ("rank", "node"))
+    rank, node, of = (int(found[key]) if found[key] else None for key in ("rank", "node", "of"))
+    node = of if node is None else node
     return Name(
         found["job"], found["log"], found["aside"] or found["late"] or "", kind, rank, node, found["more"] or ""
     )

@@ -14,8 +14,7 @@ from muster.agent.jobs.entry import Entry
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.model.states import JOB
-from muster.supervisors.output.job_output import job_log_files
+from muster.supervisors.model.job_logs import logs_of
 from muster.supervisors.output.log_file import Claims, LogFile
 from muster.supervisors.output.log_layout import Folder
 from muster.supervisors.output.log_reader import Reader
@@ -65,13 +64,11 @@ class OutputLosses:
     def ended(self, entry: Entry) -> None:
         """A job has ended, or was found ended: writes the lines that its logs lack as soon as possible."""
         job = entry.job
-        for rank in job.ranks:
-            if line := job.missing_lines.get(rank.rank):
-                log = self._root.rank_log(entry.job_id, rank.rank, rank.device)
-                self._lines[log] = _GapLine(log, line, job.log_ends.get(rank.rank, -1), entry, rank.rank)
-        if line := job.missing_lines.get(JOB):
-            log, _ = job_log_files(self._root, entry.job_id, job.node_rank)
-            self._lines[log] = _GapLine(log, line, job.log_ends.get(JOB, -1), entry, JOB)
+        if not job.missing_lines:
+            return
+        for log in logs_of(self._root, entry.job_id, job):
+            if line := job.missing_lines.get(log.number):
+                self._lines[log.path] = _GapLine(log.path, line, job.log_ends.get(log.number, -1), entry, log.number)
 
     async def _written(self, line: _GapLine) -> None:
         """The last line ends the job's warning, also for a later reader of the job."""

@@ -37,6 +37,7 @@ from muster.agent.link.nursery_client import NurseryClient
 from muster.agent.node.health import NodeHealth
 from muster.probes.cards.driver import Driver
 from muster.probes.kernel import process
+from muster.supervisors.launch import job_services
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Job
@@ -262,6 +263,7 @@ class Registry(JobTable):
                 "master_addr": spec.master_addr or "127.0.0.1",
                 "master_port": spec.master_port or admission.free_port(self._ports()),
                 "by": by,
+                **job_services.of(spec, self._root.job(spec.job_id), self._config().jobs.mpi_sshd),
                 **placed(spec, given.devices),
                 **self.leasing.on_cards(spec, given.devices if spec.wants_cards else []),
             }

@@ -7,6 +7,7 @@ Supervisor and nursery hold a read end as well; with the daemon's, any two of th
 import contextlib
 import os
 
+from muster.supervisors.model.job_logs import fifo_of
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output.tee import make_fifo, open_reader
 from muster.supervisors.paths import JobPaths
@@ -20,13 +21,13 @@ class Holds:
         self._fds: dict[int, int] = {}
 
     def take(self, ranks: list[int], create: bool) -> None:
-        """Opens the existing FIFOs of these ranks and of the job's own log. `create`: makes the FIFOs of a job that had
-        no supervisor yet, so that they are held before any process writes. Raises OSError, with nothing held, if they
-        cannot be made."""
+        """Opens the existing FIFOs of these ranks and services, and of the job's own log. `create`: makes the FIFOs of
+        a job that had no supervisor yet, so that they are held before any process writes. Raises OSError, with nothing
+        held, if they cannot be made."""
         if self._fds:
             return
         try:
-            paths = {JOB: self._paths.job_fifo} | {rank: self._paths.fifo(rank) for rank in ranks}
+            paths = {number: fifo_of(self._paths, number) for number in (JOB, *ranks)}
             for number, path in paths.items():
                 if create:
                     make_fifo(path, os.geteuid(), os.getegid())

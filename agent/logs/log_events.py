@@ -15,6 +15,8 @@ _IN_THE_LOG = frozenset(
         "job.checking",
         "job.checked",
         "job.preparing",
+        "job.services",
+        "job.service_ended",
         "job.step",
         "job.step_ended",
         "job.running",

@@ -27,7 +27,7 @@ def ends(job: Job, paths: JobPaths) -> dict[int, int]:
     """Where the output of each rank ends, by the amount written; only ranks for which that is known. Blocks."""
     if job.state.final:
         return job.log_ends
-    numbers = [*(rank.rank for rank in job.ranks), JOB]
+    numbers = [*(rank.rank for rank in job.ranks), JOB, *(service.rank for service in job.services)]
     counts = zip(numbers, read_counts(paths.lost, paths.ends, paths.spare_counts), strict=False)
     return {number: count.end for number, count in counts if count.end >= 0}
 

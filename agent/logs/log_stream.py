@@ -11,9 +11,9 @@ from muster.agent.logs import line_filter, log_reading
 from muster.agent.logs.line_filter import LineFilter
 from muster.agent.logs.line_search import Search
 from muster.agent.logs.log_events import EventLines
+from muster.supervisors.model.job_logs import logs_of
 from muster.supervisors.model.spec import Violation
-from muster.supervisors.model.states import JOB
-from muster.supervisors.output.job_output import job_log_files
+from muster.supervisors.model.states import JOB, SERVICE
 from muster.supervisors.paths import Root
 from muster.v1 import log_pb2
 
@@ -58,20 +58,23 @@ class Span:
 
 def files_of(root: Root, entry: Entry) -> list[log_reading.RankLogFile]:
     """The job's own log, then those of its ranks."""
-    own = log_reading.RankLogFile(JOB, *job_log_files(root, entry.job_id, entry.job.node_rank))
-    return [own] + [
-        log_reading.RankLogFile(
-            rank.rank,
-            root.rank_log(entry.job_id, rank.rank, rank.device),
-            root.rank_index(entry.job_id, rank.rank, rank.device),
-        )
-        for rank in entry.job.ranks
-    ]
+    found = [file for file in _all_files(root, entry) if file.rank > SERVICE]
+    return found[-1:] + found[:-1]
+
+
+def files_of_services(root: Root, entry: Entry) -> list[log_reading.RankLogFile]:
+    """The logs of the job's services, in the order of these."""
+    return [file for file in _all_files(root, entry) if file.rank <= SERVICE]
+
+
+def _all_files(root: Root, entry: Entry) -> list[log_reading.RankLogFile]:
+    logs = logs_of(root, entry.job_id, entry.job)
+    return [log_reading.RankLogFile(log.number, log.path, log.index) for log in logs]
 
 
 def message(chunk: log_reading.Chunk) -> log_pb2.ReadLogsResponse:
     """The message for a reader."""
-    own = chunk.rank == JOB
+    own = chunk.rank <= JOB
     answer = log_pb2.ReadLogsResponse(
         rank=0 if own else chunk.rank, job_log=own, offset=chunk.offset, data=chunk.data, truncated=chunk.truncated
     )

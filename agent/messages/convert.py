@@ -20,6 +20,7 @@ from muster.probes.hang.slow import SlowChange
 from muster.supervisors.launch.modes import modelarts, presets
 from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model import lifecycle, verdict
+from muster.supervisors.model.job_logs import log_of
 from muster.supervisors.model.spec import JobSpec, Violation
 from muster.supervisors.model.states import JOB, State
 from muster.supervisors.paths import Root, rank_log_name
@@ -81,6 +82,14 @@ def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
             made.lost_log_bytes += gap.bytes - job.gaps[rank.rank].bytes
         made.command.extend(plain(word) for word in rank.argv or entry.spec.command)
         message.ranks.append(made)
+    for service in job.services:
+        log = log_of(root, entry.job_id, job, service)
+        made = rank_to(service, job.state.final, str(log.path))
+        made.rank = service.local_rank
+        made.command.extend(plain(word) for word in service.argv)
+        if (gap := entry.gap(service.rank)) is not None:
+            made.output_gap.CopyFrom(_gap(gap))
+        message.services.append(made)
     if (gap := entry.gap(JOB)) is not None:
         message.log_gap.CopyFrom(_gap(gap))
     for check in job.checks:
@@ -152,7 +161,7 @@ def attempt_to(past: lifecycle.Attempt) -> job_pb2.Attempt:
         exit_code=past.exit_code,
         summary=plain(past.summary),
         first_failed_rank=past.first_failed,
-        log_ends=past.log_ends,
+        log_ends={rank: size for rank, size in past.log_ends.items() if rank >= 0},
     )
 
 
@@ -164,7 +173,7 @@ def state_to(state: State) -> "job_pb2.JobState.ValueType":
 def rank_to(rank: lifecycle.Rank, job_ended: bool, log_path: str) -> job_pb2.Rank:
     """A rank; `job_ended` distinguishes a rank that is still to start from one that never started."""
     message = job_pb2.Rank(
-        rank=rank.rank,
+        rank=max(rank.rank, 0),
         local_rank=rank.local_rank,
         device=rank.device,
         pid=rank.pid,

@@ -8,6 +8,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.telemetry.history.history_rows import SeriesKey
 from muster.agent.telemetry.job_usage import RankPlace
 from muster.probes.kernel.trees import JobProcess, JobRoots, ProcessRole, RootProcess
+from muster.supervisors.launch import job_services
 from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.spec import Boot
 
@@ -27,10 +28,16 @@ def roots(entry: Entry, shown: Mapping[int, str] = MappingProxyType({})) -> JobR
     UUIDs of the node's cards, by number; they give the present numbers of the job's cards for queries of the driver."""
     job = entry.job
     ranks = job.ranks if job.spawned else []
+    # mpirun on node 0 starts the ranks of the other nodes below these nodes' sshd.
+    doors = [one for one in job.services if job.spawned and one.role == job_services.SSHD]
     now = numbers_now(job, job.cards, shown)
     return JobRoots(
         entry.job_id,
-        tuple(RootProcess(rank.rank, rank.pid, rank.start, rank.role in LAUNCHERS) for rank in ranks if rank.pid),
+        tuple(
+            RootProcess(one.rank, one.pid, one.start, one.role in (*LAUNCHERS, job_services.SSHD))
+            for one in (*ranks, *doors)
+            if one.pid
+        ),
         job.supervisor_pid,
         tuple(now.get(card, _NOT_THERE) for card in job.cards),
         _first_rank(entry),

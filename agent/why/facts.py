@@ -29,6 +29,7 @@ from muster.probes.node.filesystems import Unwritable
 from muster.supervisors.launch.child import Account
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model import verdict
+from muster.supervisors.model.job_logs import log_of
 from muster.supervisors.model.lifecycle import Attempt, Job, Rank
 from muster.supervisors.model.states import Outcome, State
 from muster.supervisors.paths import Root
@@ -119,6 +120,8 @@ def _begun(entry: Entry, now: float) -> Facts:
     failed, first = verdict.failures(job), verdict.first_failure(job)
     if first is not None and first.ended_at:
         zero, around = first.ended_at, f"the end of rank {first.rank}"
+    elif verdict.lost_service(job) and (service := verdict.ended_service(job)) is not None:
+        zero, around = service.ended_at, f"the end of {verdict.service_name(service)}"
     elif job.step is not None and job.step.ended_at and job.step.status != 0 and job.step_name != "epilog":
         zero, around = job.step.ended_at, f"the end of {job.step_name}"
     elif job.state.final and (job.ended_at or job.last_time):
@@ -219,6 +222,9 @@ def _wanted(facts: Facts, root: Root) -> list[Wanted]:
         log = RankLogFile(0, root.job_log(job_id, job.node_rank), root.job_index(job_id, job.node_rank))
         return [Wanted(None, log)]
     begins = job.past[-1].log_ends if job.past else {}
+    if verdict.lost_service(job) and (service := verdict.ended_service(job)) is not None:
+        files = log_of(root, job_id, job, service)
+        return [Wanted(None, RankLogFile(0, files.path, files.index), begins.get(service.rank, 0))]
     ran = [rank for rank in job.ranks if rank.pid and rank.outcome is not Outcome.NOT_STARTED]
     if job.state is State.SUCCEEDED:
         return []

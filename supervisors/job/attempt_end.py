@@ -11,8 +11,9 @@ from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.remains import Remains
 from muster.supervisors.job.stop_causes import StopCauses
 from muster.supervisors.model import restart, verdict
+from muster.supervisors.model.job_logs import fifo_of, log_of
 from muster.supervisors.model.lifecycle import Verdict
-from muster.supervisors.model.states import Kind, State
+from muster.supervisors.model.states import JOB, Kind, State, log_owner
 from muster.supervisors.output import tee
 from muster.supervisors.output.gaps import remove_counts
 from muster.supervisors.session.sessions import Sessions
@@ -63,8 +64,8 @@ class AttemptEnd:
             try:
                 self._context.open_output_again()
             except OSError as error:
-                which = ", ".join(map(str, sorted(self._output.unopened)))
-                text = f"the last output of rank {which} is lost: its FIFO cannot be opened: {explain(error)}"
+                which = ", ".join(map(log_owner, sorted(self._output.unopened)))
+                text = f"the last output of {which} is lost: its FIFO cannot be opened: {explain(error)}"
                 self._context.warn(text)
         self._output.drain()
         self.over(*self.reached())
@@ -74,8 +75,8 @@ class AttemptEnd:
         job, root = self._context.job, self._context.root
         first = verdict.first_failure(job)
         last: tuple[str, ...] = ()
-        if first is not None:
-            last = tee.tail(root.rank_log(self._context.spec.job_id, first.rank, first.device))
+        if (whose := first or verdict.ended_service(job)) is not None:
+            last = tee.tail(log_of(root, self._context.spec.job_id, job, whose).path)
         return verdict.reach(job, first, last, hardware.fault(job, root.faults))
 
     def over(self, state: State, end: Verdict, again: bool = True) -> None:
@@ -129,8 +130,8 @@ class AttemptEnd:
         self._output.close()
         self._ends.forget_all()
         self._context.containment.remove()
-        paths = self._context.paths
-        fifos = [paths.job_fifo, *(paths.fifo(rank.rank) for rank in self._context.job.ranks)]
+        paths, job = self._context.paths, self._context.job
+        fifos = [fifo_of(paths, number) for number in (JOB, *(one.rank for one in (*job.ranks, *job.services)))]
         for path in [*fifos, paths.unborn, paths.exports]:
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -1,4 +1,4 @@
-"""The start of an attempt: prepares what it needs, runs its steps one by one, and starts its ranks."""
+"""The start of an attempt: prepares what it needs, runs its steps one by one, and starts its services and its ranks."""
 
 import time
 
@@ -13,8 +13,8 @@ from muster.supervisors.launch import card_numbers, environment, spawning
 from muster.supervisors.launch.child import Account, ProcessSpec
 from muster.supervisors.launch.modes import boot
 from muster.supervisors.model import verdict
-from muster.supervisors.model.lifecycle import Rank
-from muster.supervisors.model.states import Kind
+from muster.supervisors.model.lifecycle import Job, Rank
+from muster.supervisors.model.states import Kind, StopCause
 from muster.supervisors.supervision_errors import NotStartable, explain
 from muster.supervisors.system import oom
 from muster.supervisors.system.cgroups import limit_cgroup, make_cgroup
@@ -52,7 +52,7 @@ class RankStart:
         def open_output() -> None:
             context.link.hold(context.output.open(job.ranks, owner, fresh=True))
             if job.past:
-                context.output.mark(f"attempt {job.attempt} {time.strftime('%Y-%m-%dT%H:%M:%S')}")
+                context.output.mark(job.ranks, attempt_line(job))
 
         def record(pids: list[int]) -> None:
             self._record(pids, processes)
@@ -63,6 +63,34 @@ class RankStart:
         """The process spec of what runs beside a rank. Raises OSError, NotStartable."""
         builder = self.builder()
         return builder.beside(rank, self._changes(builder))
+
+    def spawn_services(self) -> None:
+        """Raises OSError, NotStartable, with no service left."""
+        context, builder, job = self._context, self.builder(), self._context.job
+        specs = builder.services(self._changes(builder))
+        owner = (builder.account.uid, builder.account.gid)
+        context.output.make_fifos(job.services, owner)
+
+        def open_output() -> None:
+            context.link.hold(context.output.open(job.services, owner, fresh=True))
+            if job.past:
+                context.output.mark(job.services, attempt_line(job))
+
+        def record(pids: list[int]) -> None:
+            made = [[one.rank, *process.identity(pid)] for one, pid in zip(job.services, pids, strict=True)]
+            context.link.tell("ranks", pids=pids)
+            began = {"boot": process.boot_id(), "up": process.uptime()}
+            context.ledger.commit({"kind": Kind.SERVICES, "services": made} | began)
+            self._ends.watch()
+
+        try:
+            spawning.spawn(specs, context.paths.unborn, open_output, record, context.refusals.say)
+        except OSError:
+            if job.has_services:  # on record, though none was let go
+                self._ends.take_back()
+            raise
+        for service in job.services:
+            context.output.say(f"{verdict.service_name(service)}: begins")
 
     def _changes(self, builder: spawning.ProcessBuilder) -> environment.Changes:
         if not self._context.spec.pre_start:
@@ -77,9 +105,15 @@ class RankStart:
             record["argv"] = [list(made.argv) for made in processes]
             record["roles"] = [made.role for made in processes]
             record["serves"] = [made.serves for made in processes]
-        self._context.link.tell("ranks", pids=pids)
+        others = [one.pid for one in self._context.job.processes() if one.outcome is None]
+        self._context.link.tell("ranks", pids=[*pids, *others])
         self._context.ledger.commit(record)
         self._ends.watch()
+
+
+def attempt_line(job: Job) -> str:
+    """What stands in a log before the output of another attempt."""
+    return f"attempt {job.attempt} {time.strftime('%Y-%m-%dT%H:%M:%S')}"
 
 
 class AttemptStart:
@@ -112,7 +146,7 @@ class AttemptStart:
         context.warn(trouble)
         try:
             account = Account.of(spec.user)
-            context.output.open_job((account.uid, account.gid), len(job.ranks))
+            context.output.open_job((account.uid, account.gid))
             if said:
                 context.output.say(said)
             context.warn(limit_cgroup(cgroup, spec.limits.get("memory"), spec.limits.get("cpus")))
@@ -126,7 +160,7 @@ class AttemptStart:
         self.go_on()
 
     def go_on(self) -> None:
-        """The next step before the ranks, or these; nothing of a job that is to end."""
+        """The next step before the ranks, the services, or the ranks; nothing of a job that is to end."""
         self._escalation.take_order()
         if self._context.job.stop is not None:
             return
@@ -134,6 +168,8 @@ class AttemptStart:
         try:
             if name:
                 self._step.begin(self._ranks.builder(), name, {})
+            elif self._context.job.services and not self._context.job.has_services:
+                self._ranks.spawn_services()
             else:
                 self._ranks.spawn()
         except (OSError, NotStartable) as error:
@@ -141,10 +177,16 @@ class AttemptStart:
 
     def _failed(self, error: Exception) -> None:
         """At the limit of descriptors with those in reserve the next time."""
-        if self._context.job.processes():  # on record, though none was let go
+        context, job = self._context, self._context.job
+        if job.spawned or job.in_step:  # on record, though none was let go
             self._ends.take_back()
         if self._context.refusals.makes_room(error):
             return
         text = explain(error) if isinstance(error, OSError) else str(error)
+        if job.has_services:  # these are ended first
+            # Not owed: where the journal takes no record, the start is tried again.
+            context.ledger.commit({"kind": Kind.WARNING, "text": f"the ranks were not started: {text}"}, sync=False)
+            self._escalation.begin(StopCause.NOT_STARTED, "muster", text)
+            return
         end = verdict.not_prepared(f"the job could not be prepared: {text}", elsewhere=True)
         self._attempt_end.over(*end)

@@ -117,7 +117,10 @@ class JobContext:
         ranks = self.job.ranks
         owner = self.output.owner(ranks) or (os.geteuid(), os.getegid())
         try:
-            self.output.open_job(owner, len(ranks))
-            self.output.open(ranks, owner, fresh=False)
+            self.output.open_job(owner)
+            try:
+                self.output.open(self.job.services, owner, fresh=False)
+            finally:
+                self.output.open(ranks, owner, fresh=False)
         finally:
             self.link.hold(self.output.fds())

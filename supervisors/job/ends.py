@@ -116,10 +116,14 @@ class Ends:
 
     def take_back(self) -> None:
         """Of processes that were recorded and then never let go: they are to be made again."""
-        pids = [rank.pid for rank in self._ledger.job.processes()]
+        made = [(rank.rank, rank.pid) for rank in self._ledger.job.made_last()]
         self._ledger.owe({"kind": Kind.UNBORN})
-        self.forget_all()
-        for pid in pids:
+        for number, pid in made:
+            self.forget(number)
+            self._readable = [other for other in self._readable if other != number]
+            self._found.discard(number)
+            self._told.pop(pid, None)
+            self._ask_until.pop(number, None)
             self._link.tell("reap", pid=pid)
 
     def forget_all(self) -> None:

@@ -10,14 +10,16 @@ import time
 from collections.abc import Mapping, Sequence
 
 from muster.probes.kernel import endings, process
+from muster.probes.kernel.process import Stat
 from muster.supervisors.job import stop_order
 from muster.supervisors.job.context import JobContext
 from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.remains import Remains
 from muster.supervisors.job.stop_order import SAME_S, StopOrder, unrecorded
+from muster.supervisors.launch.service_processes import of_services
 from muster.supervisors.model import verdict
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
-from muster.supervisors.model.states import STEP, Kind, StopCause
+from muster.supervisors.model.states import SERVICE, STEP, Kind, StopCause, log_owner
 from muster.supervisors.system.ladder import KILL_WAIT_S, Climb
 
 
@@ -108,9 +110,9 @@ class Escalation:
             self.take_order()
         for number in self._ends.collect(self.take_order, look=look):
             rank = self._context.job.rank(number)
-            if number != STEP and rank.status != 0:
+            if number != STEP and (rank.status != 0 or number <= SERVICE):
                 how = endings.describe(rank.status) + (f": {rank.detail}" if rank.detail else "")
-                self._context.output.say(f"rank {number} {how}")
+                self._context.output.say(f"{log_owner(number)} {how}")
             self._remains.look()
 
     def take_order(self) -> None:
@@ -144,9 +146,26 @@ class Escalation:
     def _terminate(self) -> None:
         with contextlib.suppress(OSError):  # /proc without a descriptor, say; the signal must not wait for it
             self.note_ends()
-        if self._context.job.terminated:  # by the daemon, as that has just read
+        job, contained = self._context.job, self._context.containment
+        if not job.terminated:  # by the daemon, as that has just read
+            sent = contained.signal_all_but(signal.SIGTERM, self._services_of) if job.has_services else None
+            self._record("SIGTERM", contained.signal(signal.SIGTERM) if sent is None else sent)
+        self.end_services()
+
+    def end_services(self) -> None:
+        """SIGTERM to the services, once nothing but them is left. The grace is that of the stop, for all together."""
+        job = self._context.job
+        if job.stop is None or not job.has_services or job.services_told or self._ends.undecided:
             return
-        self._record("SIGTERM", self._context.containment.signal(signal.SIGTERM))
+        members = self._context.containment.members()
+        if not members or len(self._services_of(members)) < len(members):
+            return
+        sent = self._context.containment.signal(signal.SIGTERM)
+        self._record("SIGTERM", sent, services=True)
+
+    def _services_of(self, members: list[Stat]) -> set[int]:
+        job = self._context.job
+        return of_services(job.services, members) if job.has_services else set()
 
     def _kill(self) -> None:
         job, contained = self._context.job, self._context.containment
@@ -174,9 +193,10 @@ class Escalation:
         self._remains.stuck = True
         self._remains.look()
 
-    def _record(self, name: str, processes: int) -> None:
+    def _record(self, name: str, processes: int, services: bool = False) -> None:
         """From here on muster has ended every rank that ends."""
-        self._ledger.owe({"kind": Kind.ESCALATED, "signal": name, "processes": processes}, sync=False)
+        more = {"services": True} if services else {}
+        self._ledger.owe({"kind": Kind.ESCALATED, "signal": name, "processes": processes} | more, sync=False)
         self._keep()
 
     def _keep(self) -> None:

@@ -74,6 +74,8 @@ class RankGang:
 
         #: The next attempt; the next try of what the disk or the node refused, and of records that are owed.
         self._restart, self._again, self._settle_again = Alarm(loop), Alarm(loop), Alarm(loop)
+        #: When the services have run for long enough.
+        self._services_up = Alarm(loop)
         #: Whether the journal lacked records at the last look.
         self._owed = False
         control.serve(self._causes.handlers() | self._sessions.handlers() | self._explained.handlers())
@@ -130,6 +132,8 @@ class RankGang:
 
     def _go_on_unrecorded(self) -> None:
         """The journal takes no record of ends: the others are ended all the same. Raises OSError."""
+        if self._job.concluded is None:
+            self._causes.of_services()
         if self._job.spawned and self._job.concluded is None:
             self._causes.of_ranks()
         if self._remains.gone_unrecorded():
@@ -169,6 +173,25 @@ class RankGang:
             self._start.go_on()
         return True
 
+    def _watch_services(self) -> bool:
+        """The ranks begin once the services have run for a moment; or these end."""
+        self._causes.of_services()
+        if self._job.stop is None:
+            left = steps.SERVICE_START_S - (process.uptime() - self._job.services_up)
+            if left > 0:
+                self._services_up.set(left, self._remains.look)
+                return False
+            self._start.go_on()
+            return True
+        if not self._remains.due:
+            return False
+        if self._remains.all_gone():
+            self._attempt_end.conclude()
+            return True
+        self._escalation.end_services()
+        self._remains.look_later(bool(self._context.containment.members()))
+        return False
+
     def _record_running(self) -> bool:
         job = self._job
         self._ledger.owe({"kind": Kind.RUNNING, "up": process.uptime()}, sync=False)
@@ -178,6 +201,7 @@ class RankGang:
 
     def _watch_ranks(self) -> bool:
         self._causes.of_time()
+        self._causes.of_services()
         self._causes.of_ranks()
         return all(rank.outcome is not None for rank in self._job.ranks)  # a stop notes ends before it sends a signal
 
@@ -196,6 +220,7 @@ class RankGang:
             return True
         left = self._context.containment.members()
         self._causes.of_leftovers(self._sessions.ends.others(left))
+        self._escalation.end_services()
         self._remains.look_later(bool(left))
         return False
 
@@ -210,7 +235,7 @@ class RankGang:
             return False
         try:
             builder = self._ranks.builder()
-            self._output.open_job((builder.account.uid, builder.account.gid), len(job.ranks))
+            self._output.open_job((builder.account.uid, builder.account.gid))
             env = steps.environment_of_epilog(*job.concluded, verdict.reason(job), self._explained.found)
             self._step.begin(builder, steps.EPILOG, env)
         except (OSError, NotStartable) as error:
@@ -227,6 +252,7 @@ class RankGang:
         Phase.STOPPED_EARLY: _conclude,
         Phase.STEP_RUNS: _wait,
         Phase.STEP_ENDED: _end_step,
+        Phase.SERVICES_RUN: _watch_services,
         Phase.RANKS_LET_GO: _record_running,
         Phase.RANKS_RUN: _watch_ranks,
         Phase.RANKS_ENDED: _end_ranks,

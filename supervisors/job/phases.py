@@ -22,6 +22,8 @@ class Phase(enum.Enum):
     STEP_RUNS = enum.auto()
     #: The step itself has ended; processes that it started may be left.
     STEP_ENDED = enum.auto()
+    #: The services of the ranks run, and these do not exist yet.
+    SERVICES_RUN = enum.auto()
     #: The ranks run, and no record says so yet.
     RANKS_LET_GO = enum.auto()
     #: At least one rank runs.
@@ -42,12 +44,14 @@ def phase(job: Job, up: float) -> Phase:
         return Phase.OVER
     if job.concluded is not None and (job.step is None or job.step_name != EPILOG):
         return Phase.EPILOG_DUE
-    if job.step is not None:  # the record `spawned` takes the steps before the ranks out of the job
+    if job.step is not None:  # `services` and `spawned` take the steps before the ranks out of the job
         return Phase.STEP_RUNS if job.in_step else Phase.STEP_ENDED
     if job.spawned:
         if job.state is State.PREPARING:
             return Phase.RANKS_LET_GO
         return Phase.RANKS_RUN if any(rank.outcome is None for rank in job.ranks) else Phase.RANKS_ENDED
+    if job.has_services:
+        return Phase.SERVICES_RUN
     if job.state is State.STOPPING:
         return Phase.STOPPED_EARLY
     if job.state is State.RESTARTING and up < job.restart_up:

@@ -17,6 +17,8 @@ from muster.supervisors.wire.explained_end import CauseFound
 REQUIREMENTS, PRE_START, EPILOG = "requirements", "pre_start", "epilog"
 #: From SIGTERM to SIGKILL of a step whose time is over, in seconds.
 STEP_GRACE_S = 5.0
+#: A service that has run so long has started, in seconds (supervisord's startsecs); the ranks begin then.
+SERVICE_START_S = 1.0
 
 #: $0: the script, read into this very shell, so that its exports can be read. No variable and no argument of ours
 #: is in its way, it may end by itself or set a trap of its own, and its status is the step's unless we fail.

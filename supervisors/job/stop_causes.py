@@ -11,6 +11,7 @@ from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.step_run import StepRun
 from muster.supervisors.job.steps import STEP_GRACE_S
 from muster.supervisors.model import verdict
+from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import MAX_GRACE_S
 from muster.supervisors.model.states import State, StopCause
 from muster.supervisors.system import owner_pipe, scope
@@ -127,14 +128,29 @@ class StopCauses:
         if first is not None:
             reason = f"it {endings.describe(first.status)}"
             self._escalation.begin(StopCause.RANK_FAILED, f"rank {first.rank}", reason)
-        elif any(r.serves and r.outcome is None for r in job.ranks) and all(r.serves or r.outcome for r in job.ranks):
+        elif any(r.outcome is None for r in (*_serving(job), *job.services)) and all(
+            r.serves or r.outcome for r in job.ranks
+        ):
             self._escalation.begin(StopCause.SERVED, "muster", "the ranks that it served have ended")
+
+    def of_services(self) -> None:
+        """A stop where a service has ended and a rank is left, or is still to come, that would run without it."""
+        job = self._context.job
+        service = verdict.ended_service(job)
+        ranks_over = job.spawned and all(rank.outcome is not None for rank in job.ranks)
+        if service is not None and job.stop is None and not ranks_over:
+            name = verdict.service_name(service)
+            self._escalation.begin(StopCause.SERVICE_ENDED, name, f"it {endings.describe(service.status)}")
 
     def of_leftovers(self, left: list[Stat]) -> None:
         """These outlive the ranks."""
         if left and self._context.job.stop is None:
             reason = f"{len(left)} process(es) outlive their ranks: {process.names(left)}"
             self._escalation.begin(StopCause.LEFTOVERS, "muster", reason)
+
+
+def _serving(job: Job) -> list[Rank]:
+    return [rank for rank in job.ranks if rank.serves]
 
 
 def _hung(told: object) -> dict[str, object] | None:

@@ -69,7 +69,7 @@ class Takeover:
     def _look_at_gate(self) -> None:
         """Finds out whether the predecessor opened it: once no child is before its exec any more, the `unborn` file
         tells. Raises OSError."""
-        ranks = self._context.job.processes()
+        ranks = self._context.job.made_last()
         for rank in ranks:
             stat = process.read_stat(rank.pid)
             waiting = stat is not None and stat.start == rank.start and stat.before_exec and not stat.ended

@@ -110,13 +110,23 @@ class Containment:
     def signal(self, number: int) -> int:
         """Signals every process of the job once; returns to how many. A stopped process is continued, so that it can
         act on the signal."""
+        return self._signal(number, self.members(), set())
+
+    def signal_all_but(self, number: int, spared: Callable[[list[Stat]], set[int]]) -> int:
+        """As `signal`. `spared` says of the living processes which are left out, by their pids."""
+        members = self.members()
+        return self._signal(number, members, spared(members))
+
+    def _signal(self, number: int, members: list[Stat], spared: set[int]) -> int:
+        members = [stat for stat in members if stat.pid not in spared]
         groups = set()
         for rank in self._ranks():
+            if rank.pid in spared:
+                continue
             # A process group may be signalled by its number as long as its leader has not been waited for.
             stat = process.read_stat(rank.pid) if rank.pid and rank.outcome is None else None
             if stat is not None and stat.start == rank.start and stat.pgrp == rank.pid:
                 groups.add(rank.pid)
-        members = self.members()
         for group in groups:
             _killpg(group, number)
         for stat in members:

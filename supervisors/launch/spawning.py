@@ -5,15 +5,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from muster.supervisors.launch import child, cpus, environment, user_folder
+from muster.supervisors.launch import child, cpus, environment, job_services, user_folder
 from muster.supervisors.launch.child import Account, ProcessSpec
 from muster.supervisors.launch.creation.new_processes import NewProcesses
 from muster.supervisors.launch.environment import Changes
 from muster.supervisors.launch.limits import RESOURCES
 from muster.supervisors.launch.modes import boot, modelarts, presets
+from muster.supervisors.launch.service_processes import SERVICE_MARK
+from muster.supervisors.model.job_logs import fifo_of
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.settings_file import SettingsFile
 from muster.supervisors.model.spec import Boot, JobSpec, TrainingMode
+from muster.supervisors.model.states import STEP
 from muster.supervisors.paths import Root
 from muster.supervisors.system import trust
 
@@ -112,15 +115,28 @@ class ProcessBuilder:
 
     def step(self, name: str, argv: tuple[str, ...], more: dict[str, str]) -> ProcessSpec:
         """A process before or after the ranks; its output goes to the job's log."""
+        return self._alone(STEP, argv, self.common | {"MUSTER_STEP": name} | more)
+
+    def services(self, changes: Changes) -> list[ProcessSpec]:
+        """What runs beside the ranks; `changes`: what pre_start changed of the environment. Raises OSError,
+        NotStartable."""
+        env = environment.changed(self.common, changes)
+        if job_services.has_sshd(self._job.services):
+            self.make_own(self._paths.sshd)
+        return [
+            self._alone(one.rank, one.argv, env | {SERVICE_MARK: str(one.local_rank)}) for one in self._job.services
+        ]
+
+    def _alone(self, number: int, argv: tuple[str, ...], env: dict[str, str]) -> ProcessSpec:
         workdir = self._spec.workdir or str(
             self._workspace(self._job.ranks[0]) if self._job.ranks else self._paths.workspace
         )
         return ProcessSpec(
-            rank=-1,
+            rank=number,
             argv=argv,
-            env=self.common | {"MUSTER_STEP": name} | more,
+            env=env,
             workdir=workdir,
-            fifo=self._paths.job_fifo,
+            fifo=self._paths.job_fifo if number == STEP else fifo_of(self._paths, number),
             cgroup=self._job.cgroup,
             account=self.account,
             folders=() if self._spec.workdir else (workdir,),
@@ -188,6 +204,7 @@ class ProcessBuilder:
             rank_table=self.common.get("RANK_TABLE_FILE", "") if job.has_table else "",
             log_dir=logs,
             python=sys.executable,
+            own_sshd=job_services.has_sshd(job.services),
         )
 
     def _has_folders(self) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import field
 from typing import Any
 
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.model.states import STEP, Outcome, State, StopCause
+from muster.supervisors.model.states import SERVICE, STEP, Outcome, State, StopCause, service_number
 from muster.supervisors.supervision_errors import IllegalTransition
 
 
@@ -24,7 +24,7 @@ class Usage:
 
 @dataclass(slots=True)
 class Rank:
-    """One process of the gang, or a step. `status` is as wait(2) gives it; None: not ended, or unknown.
+    """One process of the gang, a step, or a service. `status` is as wait(2) gives it; None: not ended, or unknown.
 
     `argv` is empty where it is the spec's command. `serves`: it never ends by itself, and ends with the others.
     """
@@ -178,6 +178,11 @@ class Job:
     step_ending: str = ""
     step_kill_up: float = 0.0
     steps_done: set[str] = field(default_factory=set)
+    #: What runs beside the ranks of each attempt; when the present ones were made (seconds of CLOCK_BOOTTIME; 0: they
+    #: were not), and whether they were told to end, as they are once the ranks have ended.
+    services: list[Rank] = field(default_factory=list)
+    services_up: float = 0.0
+    services_told: bool = False
     past: list[Attempt] = field(default_factory=list)
     #: How many of the attempts before this one hung.
     hang_restarts: int = 0
@@ -209,10 +214,12 @@ class Job:
     last_time: float = 0.0
 
     def rank(self, number: int) -> Rank:
-        """The rank with this number over all nodes, or the step for STEP. Raises IllegalTransition for a rank that the
-        job does not have."""
+        """The rank with this number over all nodes, the step for STEP, or a service. Raises IllegalTransition for a
+        rank that the job does not have."""
         if number == STEP and self.step is not None:
             return self.step
+        if number <= SERVICE and service_number(number) < len(self.services):
+            return self.services[service_number(number)]
         # Numbers follow one another, but for what a rank table may say.
         index = number - self.ranks[0].rank if self.ranks else -1
         if 0 <= index < len(self.ranks) and self.ranks[index].rank == number:
@@ -234,6 +241,11 @@ class Job:
         return self.step is not None and self.step.outcome is None
 
     @property
+    def has_services(self) -> bool:
+        """Whether the services of the present attempt were made, and may run."""
+        return self.services_up > 0
+
+    @property
     def was_taken(self) -> bool:
         """Whether a supervisor has it, or had it before it died."""
         return bool(self.supervisor_pid)
@@ -241,7 +253,7 @@ class Job:
     @property
     def has_run(self) -> bool:
         """Whether anything of it ever existed: a rank or a step, in this attempt or before."""
-        return self.spawned or self.step is not None or bool(self.past)
+        return self.spawned or self.has_services or self.step is not None or bool(self.past)
 
     @property
     def has_table(self) -> bool:
@@ -249,5 +261,13 @@ class Job:
         return bool(self.table)
 
     def processes(self) -> list[Rank]:
-        """What runs or ran of this attempt: the ranks, or the step before or after them."""
-        return [self.step] if self.step is not None and self.in_step else self.ranks if self.spawned else []
+        """What runs or ran of this attempt: the ranks and the services, or the step before or after them."""
+        if self.step is not None and self.in_step:
+            return [self.step]
+        return [*(self.ranks if self.spawned else ()), *(self.services if self.has_services else ())]
+
+    def made_last(self) -> list[Rank]:
+        """Those of them that were made last, behind one gate."""
+        if self.in_step or self.spawned:
+            return [process for process in self.processes() if process.rank > SERVICE]
+        return self.processes()

@@ -6,7 +6,17 @@ from typing import Any
 
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Asked, Attempt, Job, OpenGap, Rank, Stop, Usage, Verdict
-from muster.supervisors.model.states import JOB, STEP, TRANSITIONS, Kind, Outcome, State, StopCause
+from muster.supervisors.model.states import (
+    JOB,
+    SERVICE,
+    STEP,
+    TRANSITIONS,
+    Kind,
+    Outcome,
+    State,
+    StopCause,
+    service_number,
+)
 from muster.supervisors.supervision_errors import IllegalTransition
 
 
@@ -50,14 +60,16 @@ def refuse_illegal(job: Job, record: Record) -> Kind:
 
 
 def _accepted(job: Job, r: Record) -> None:
-    """format, digest, boot, up (seconds of CLOCK_BOOTTIME), card_kind, master_addr, master_port, by, and where the
-    ranks are (`place`)."""
+    """format, digest, boot, up (seconds of CLOCK_BOOTTIME), card_kind, master_addr, master_port, by, where the
+    ranks are (`place`); services[[name, command[]]]."""
     if r["format"] != FORMAT:
         raise IllegalTransition(f"journal of format {r['format']}, this version reads {FORMAT}")
     job.accepted_at, job.digest, job.boot_id = r["t"], r["digest"], r["boot"]
     job.accepted_up = r.get("up", 0.0)
     job.card_kind, job.master_addr, job.master_port = r["card_kind"], r["master_addr"], r["master_port"]
     job.accepted_by = r["by"]
+    services = enumerate(r.get("services", ()))
+    job.services = [Rank(service_number(i), i, 0, argv=tuple(argv), role=name) for i, (name, argv) in services]
     place(job, r)
 
 
@@ -129,6 +141,15 @@ def _step(job: Job, r: Record) -> None:
     job.step_name, job.step_up, job.boot_id = r["name"], r["up"], r["boot"]
 
 
+def _services(job: Job, r: Record) -> None:
+    """services[[number, pid, start]], boot, up: they exist and wait behind the gate; from here on they may run."""
+    for number, pid, start in r["services"]:
+        service = job.rank(number)
+        service.pid, service.start, service.started_at = pid, start, r["t"]
+    job.step = None
+    job.services_up, job.services_told, job.boot_id = r["up"], False, r["boot"]
+
+
 def _spawned(job: Job, r: Record) -> None:
     """ranks[[rank, pid, start]], boot: every process exists and waits behind the gate; from here on they may run.
 
@@ -146,11 +167,21 @@ def _spawned(job: Job, r: Record) -> None:
 
 
 def _unborn(job: Job, r: Record) -> None:
-    """The gate closed before the ranks, or before a step: none of them ran, and they are to be made again."""
+    """The gate closed before the ranks, a step, or the services: none of them ran, and they are to be made again."""
     if job.in_step:
         job.step = None
-        return
-    _forget_ranks(job)
+    elif job.has_services and not job.spawned:
+        _forget_services(job)
+    else:
+        _forget_ranks(job)
+
+
+def _forget_services(job: Job) -> None:
+    job.services = [
+        Rank(one.rank, one.local_rank, 0, argv=one.argv, role=one.role, lost_bytes=one.lost_bytes)
+        for one in job.services
+    ]
+    job.services_up, job.services_told = 0.0, False
 
 
 def _forget_ranks(job: Job) -> None:
@@ -177,6 +208,7 @@ def _restarting(job: Job, r: Record) -> None:
     job.stop, job.asked, job.terminated, job.killed, job.step = None, None, False, False, None
     job.started_at = job.started_up = 0.0
     _forget_ranks(job)
+    _forget_services(job)
 
 
 def _running(job: Job, r: Record) -> None:
@@ -193,7 +225,7 @@ def _exited(job: Job, r: Record) -> None:
     if rank is job.step:
         if rank.outcome is Outcome.EXITED and rank.status == 0:
             job.steps_done.add(job.step_name)
-    else:
+    elif rank.rank > SERVICE:
         job.ends.append(rank.rank)
 
 
@@ -222,7 +254,8 @@ def _stopping(job: Job, r: Record) -> None:
 
 
 def _escalated(job: Job, r: Record) -> None:
-    """signal (SIGTERM or SIGKILL), processes: how many it was sent to."""
+    """signal (SIGTERM or SIGKILL), processes: how many it was sent to; services: the services, too."""
+    job.services_told |= bool(r.get("services"))
     job.terminated = True
     job.killed |= r["signal"] == "SIGKILL"
 
@@ -299,6 +332,7 @@ _HANDLERS = {
     Kind.PLANNED: _planned,
     Kind.TAKEN: _taken,
     Kind.PREPARING: _preparing,
+    Kind.SERVICES: _services,
     Kind.SPAWNED: _spawned,
     Kind.UNBORN: _unborn,
     Kind.RUNNING: _running,

@@ -26,7 +26,7 @@ def allowed(spec: JobSpec, job: Job, state: State) -> bool:
         most = MAX_HANG_RESTARTS if spec.max_hang_restarts is None else spec.max_hang_restarts
         if not job.stop.again or job.hang_restarts >= most:
             return False
-    ran = [*job.ranks, job.step] if job.step is not None else job.ranks
+    ran = [*job.ranks, *job.services, *([job.step] if job.step is not None else ())]
     return all(process.outcome is not Outcome.NOT_STARTED for process in ran)
 
 

@@ -18,6 +18,7 @@ from muster.supervisors.system import trust
 MAX_RANKS = 4096
 MAX_GRACE_S = 24 * 3600.0
 MAX_LABELS = 64
+MAX_SERVICES = 16
 MAX_RESTARTS = 1000
 #: SIGTERM, then looks after 1, 2, 4 and 8 s, then SIGKILL: the steps of ModelArts' launcher (15 s in all).
 DEFAULT_GRACE_STEPS = (1.0, 2.0, 4.0, 8.0)
@@ -164,6 +165,11 @@ class JobSpec:
     pre_start_timeout: Annotated[float | None, kind.TimeLimit(
         "DURATION", "Time limit of `pre_start`.", option=None, unset=_minutes(DEFAULT_SCRIPT_S),
     )] = None
+    services: Annotated[tuple[str, ...], kind.Services(
+        "CMD", "Run this command of a shell beside the ranks, from before they start until they have ended.",
+        more="The job fails if it ends before them. [services.md](../guides/services.md)", option="service", least=1,
+        most=MAX_SERVICES,
+    )] = ()
     requirements: Annotated[str, kind.FilePath(
         "FILE", "Install these requirements with pip before the first attempt, for this job alone.",
     )] = ""

@@ -234,6 +234,24 @@ class Words(Field):
             yield from _string_problems(f"[{i}]", word)
 
 
+class Services(Field):
+    """Commands of a shell, at most `most`. An option gives one, and may be repeated."""
+
+    toml = "list of texts"
+    many = True
+
+    def problems(self, value: tuple[str, ...]) -> Problems:
+        if len(value) > self.most:
+            yield "", f"{len(value)} commands: must be at most {self.most:g}"
+        for i, text in enumerate(value):
+            if not text.strip():
+                yield f"[{i}]", "is empty: give a command"
+            yield from _string_problems(f"[{i}]", text)
+
+    def allows(self) -> str:
+        return f"at most {self.most:g} commands"
+
+
 class Hosts(Field):
     """Names or addresses of nodes, each once."""
 

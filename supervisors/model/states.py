@@ -51,7 +51,9 @@ class StopCause(enum.StrEnum):
     RANK_FAILED = "rank_failed"  # a rank failed: the others are its victims
     LEFTOVERS = "leftovers"  # all ranks have ended, but processes of theirs have not
     HUNG = "hung"  # it does not get on any more
-    SERVED = "served"  # all that was to be done is done: what only serves the others is ended (parameter servers)
+    SERVICE_ENDED = "service_ended"  # a service of the job has ended, which the ranks are not to run without
+    NOT_STARTED = "not_started"  # the ranks could not be started, and services that were started for them run
+    SERVED = "served"  # all is done that was to be done: what only serves the others is ended (services, a ps)
 
 
 class Kind(enum.StrEnum):
@@ -63,6 +65,7 @@ class Kind(enum.StrEnum):
     PLANNED = "planned"
     TAKEN = "taken"
     PREPARING = "preparing"
+    SERVICES = "services"
     SPAWNED = "spawned"
     UNBORN = "unborn"
     RUNNING = "running"
@@ -81,6 +84,21 @@ class Kind(enum.StrEnum):
 #: In the place of a rank's number: the step before or after the ranks that is run at the moment, and the job itself.
 STEP = -1
 JOB = -2
+#: The first service of the job; the next one is -4, and so on.
+SERVICE = -3
+
+
+def service_number(index: int) -> int:
+    """What stands for a service in the place of a rank's number; and which service such a number stands for."""
+    return SERVICE - index
+
+
+def log_owner(number: int) -> str:
+    """Whose output that of this number is, in words."""
+    if number == JOB:
+        return "the job"
+    return f"rank {number}" if number > SERVICE else f"service {service_number(number)}"
+
 
 _LIVE = frozenset(State) - _FINAL
 #: Where a process of the job may be there: ranks or a step before them, or an epilog, which may come behind checks.
@@ -93,6 +111,7 @@ TRANSITIONS: dict[Kind, tuple[frozenset[State], State | None]] = {
     Kind.PLANNED: (frozenset({State.ACCEPTED, State.CHECKING}), None),
     Kind.TAKEN: (_LIVE, None),
     Kind.PREPARING: (frozenset({State.ACCEPTED, State.CHECKING, State.PREPARING, State.RESTARTING}), State.PREPARING),
+    Kind.SERVICES: (frozenset({State.PREPARING}), None),
     Kind.SPAWNED: (frozenset({State.PREPARING}), None),
     Kind.UNBORN: (_BEGUN, None),
     Kind.RUNNING: (frozenset({State.PREPARING}), State.RUNNING),

@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.probes.kernel import endings, process
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
-from muster.supervisors.model.states import Outcome, State, StopCause
+from muster.supervisors.model.states import JOB, SERVICE, Outcome, State, StopCause, log_owner
 
 #: Of muster's own failure and of an unknown outcome (docker's convention for the former).
 OWN_FAILURE = 125
@@ -35,10 +35,14 @@ def outcome(job: Job, number: int, status: int | None, unborn: bool) -> Outcome:
         return Outcome.LOST
     # A predecessor may have sent SIGTERM and not have lived to write so; or it came from where the stop came from.
     ours = job.terminated or ended_by_signal(status)
+    if number <= SERVICE:
+        if job.stop is not None and (job.services_told or job.killed or ended_by_signal(status)):
+            return Outcome.STOPPED
+        return Outcome.SIGNALLED if os.WIFSIGNALED(status) else Outcome.EXITED
     if job.stop is not None and job.concluded is None and ours and job.stop.cause is not StopCause.LEFTOVERS:
         if job.stop.cause is StopCause.HUNG:
             return Outcome.HUNG if number in (job.stop.ranks or (number,)) else Outcome.GANG_VICTIM
-        failed_before = job.stop.cause is StopCause.RANK_FAILED and not signalled_all(job)
+        failed_before = job.stop.cause in (StopCause.RANK_FAILED, StopCause.SERVICE_ENDED) and not signalled_all(job)
         return Outcome.GANG_VICTIM if failed_before else Outcome.STOPPED
     return Outcome.SIGNALLED if os.WIFSIGNALED(status) else Outcome.EXITED
 
@@ -75,14 +79,14 @@ def signalled_all(job: Job) -> bool:
     if (
         stop is None
         or asked is None
-        or stop.cause not in (StopCause.REQUESTED, StopCause.RANK_FAILED, StopCause.LEFTOVERS)
+        or stop.cause not in (StopCause.REQUESTED, StopCause.RANK_FAILED, StopCause.SERVICE_ENDED, StopCause.LEFTOVERS)
     ):
         return False
     if asked.up - stop.since > SAME_SIGNAL_S:
         return False
     if asked.signal_up and abs(asked.signal_up - stop.since) <= SAME_SIGNAL_S:
         return True
-    return stop.cause is StopCause.RANK_FAILED and _begun_by_signal(job)
+    return stop.cause in (StopCause.RANK_FAILED, StopCause.SERVICE_ENDED) and _begun_by_signal(job)
 
 
 def stop_may_come(job: Job, signal_up: float) -> bool:
@@ -96,15 +100,17 @@ def stop_may_come(job: Job, signal_up: float) -> bool:
 
 def _begun_by_signal(job: Job) -> bool:
     first = next((rank for number in job.ends if failed(rank := job.rank(number))), None)
+    if job.stop is not None and job.stop.cause is StopCause.SERVICE_ENDED:
+        first = ended_service(job)
     by_itself = first is not None and first.outcome in (Outcome.EXITED, Outcome.SIGNALLED)
     return by_itself and first is not None and first.status is not None and ended_by_signal(first.status)
 
 
 def failures(job: Job) -> list[Rank]:
     """The ranks that failed by themselves, in the order of their records: the one in which the kernel reported the
-    ends. Their times say less: all that ended in one batch have the same. None where the running time was over: they
-    were told to end."""
-    if is_timed_out(job):
+    ends. Their times say less: all that ended in one batch have the same. None where the running time was over, or a
+    service had ended: they were told to end."""
+    if is_timed_out(job) or lost_service(job):
         return []
     found = [rank for number in job.ends if failed(rank := job.rank(number))]
     if signalled_all(job):
@@ -130,10 +136,10 @@ def _not_known(ranks: tuple[int, ...]) -> str:
     return f"; ranks {named} ended while no supervisor was running; which of them failed first is unknown"
 
 
-def lost_output(rank: int | None, lost: int, since: float, error: str, *, is_open: bool) -> str:
-    """A sentence about a gap in the output of a rank (None: in the job's own log). `lost` in bytes, `since` in seconds
-    since the epoch."""
-    what = "the job's own log" if rank is None else f"output of rank {rank}"
+def lost_output(number: int, lost: int, since: float, error: str, *, is_open: bool) -> str:
+    """A sentence about a gap in the output of a rank or service, or in the job's own log (JOB). `lost` in bytes,
+    `since` in seconds since the epoch."""
+    what = "the job's own log" if number == JOB else f"output of {log_owner(number)}"
     at = time.strftime("%H:%M:%S", time.localtime(since))
     if is_open:
         return f"{what} has been lost since {at}: {lost} bytes so far: {error}"
@@ -146,6 +152,23 @@ def first_failure(job: Job) -> Rank | None:
     if end is not None and end.first_failed is None:
         return None
     return next(iter(failures(job)), None)
+
+
+def ended_service(job: Job) -> Rank | None:
+    """The service that was the first to end without that muster had told it to."""
+    ended = [one for one in job.services if one.outcome not in (None, Outcome.STOPPED)]
+    return min(ended, key=lambda one: one.ended_at, default=None)
+
+
+def lost_service(job: Job) -> bool:
+    """Whether the attempt ended, or ends, because a service of the job has."""
+    by_it = job.stop is not None and job.stop.cause is StopCause.SERVICE_ENDED
+    return by_it and ended_service(job) is not None
+
+
+def service_name(service: Rank) -> str:
+    """For people."""
+    return f"{log_owner(service.rank)} ({service.role})"
 
 
 def known(job: Job) -> Verdict | None:
@@ -213,7 +236,7 @@ def _blamed(job: Job, fault: str) -> tuple[str, str] | None:
 
 def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str = "") -> tuple[State, Verdict]:
     """State and verdict of a job all of whose ranks have ended. `first` is the rank that failed first, if one did;
-    `fault` a sentence about the hardware."""
+    `last_lines` are its own, or those of the service that has ended; `fault`: a sentence about the hardware."""
     victims = tuple(r.rank for r in job.ranks if r.outcome is Outcome.GANG_VICTIM)
     lost = [r for r in job.ranks if r.outcome is Outcome.LOST]
     stop = job.stop
@@ -222,6 +245,10 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
     asked = stop is not None and (stop.cause is StopCause.REQUESTED or signalled_all(job))
     if asked and first is None:
         return State.STOPPED, _stopped(job, lost, victims, fault)
+    if stop is not None and stop.cause is StopCause.NOT_STARTED and first is None:
+        return not_prepared(f"the job could not be prepared: {stop.reason}", elsewhere=True)
+    if (service := ended_service(job)) is not None and lost_service(job):
+        return _without_service(job, service, last_lines, victims, fault)
     served = stop is not None and stop.cause is StopCause.SERVED
     if first is None and any(
         (r.outcome is not Outcome.EXITED or r.status != 0) and not (served and r.serves) for r in job.ranks
@@ -243,6 +270,24 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
         end.summary += f"; {end.stopped_by} had requested a stop"
         end.recommendation, end.recommendation_reason = "NONE", "the stop was requested"
     return State.LOST if first.outcome is Outcome.LOST else State.FAILED, end
+
+
+def _without_service(
+    job: Job, service: Rank, last_lines: tuple[str, ...], victims: tuple[int, ...], fault: str
+) -> tuple[State, Verdict]:
+    how = endings.describe(service.status)
+    if service.outcome is Outcome.NOT_STARTED:
+        how = "could not be started"
+    elif service.outcome is Outcome.LOST:
+        how = "has ended, with an unknown exit status"
+    summary = f"{service_name(service)} {how}" + (f" ({service.detail})" if service.detail else "")
+    ran = any(rank.pid for rank in job.ranks)
+    summary += " while the ranks were running" if ran else "; no rank was started"
+    if victims:
+        summary += f"; {len(victims)} rank{'s were' if len(victims) > 1 else ' was'} stopped"
+    code = shell_code(service.status) if service.status else OWN_FAILURE
+    state = State.LOST if service.outcome is Outcome.LOST else State.FAILED
+    return state, Verdict(code, summary, None, last_lines, victims, *recommend(job, service, fault))
 
 
 def _failed(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[int, ...], fault: str) -> Verdict:
@@ -307,9 +352,11 @@ def card_missing(job: Job, missing: Mapping[int, str]) -> tuple[State, Verdict]:
 
 def rebooted(job: Job) -> tuple[State, Verdict]:
     """Of a job of which nothing ran when the node was rebooted."""
-    if not job.past and job.step is None:
+    if not job.has_run:
         return not_prepared("the node was rebooted before the job began", elsewhere=False)
     doing = f"in its {job.step_name}" if job.step is not None else "between two attempts"
+    if job.has_services:
+        doing = "starting its services"
     summary = f"the node was rebooted while the job was {doing}"
     code = OWN_FAILURE
     if job.past:

@@ -1,4 +1,4 @@
-"""The output of all ranks of a job, and the job's own log: their FIFOs, their files, and what was lost of it.
+"""The output of all ranks and services of a job, and its own log: their FIFOs, files, and what was lost of it.
 
 The job's log is a file like a rank's, with its own FIFO. The steps before and after the ranks write into the FIFO, and
 so does the supervisor, so all lines are in the order in which they were written.
@@ -14,10 +14,11 @@ from pathlib import Path
 
 from muster.probes.kernel import process
 from muster.probes.kernel.process import FULL
+from muster.supervisors.model.job_logs import fifo_of, job_log_files, log_of, slot_of
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.settings_file import SettingsFile
-from muster.supervisors.model.states import JOB, Kind
+from muster.supervisors.model.states import JOB, Kind, log_owner
 from muster.supervisors.output import rotation, tee
 from muster.supervisors.output.gaps import Count, Counts, Gap
 from muster.supervisors.output.log_file import Claims
@@ -78,7 +79,7 @@ class Output:
         self._folder = Folder(root.log)
         self._settings = SettingsFile(root.settings)
 
-    def open_job(self, owner: tuple[int, int], ranks: int) -> None:
+    def open_job(self, owner: tuple[int, int]) -> None:
         """Opens the job's log, which goes on where the daemon or a predecessor left it. Raises OSError where its FIFO
         cannot be made or opened; a file that cannot be opened is a gap."""
         if JOB in self._logs:
@@ -86,8 +87,8 @@ class Output:
         taken_over = self._paths.job_fifo.exists()
         tee.make_fifo(self._paths.job_fifo, *owner)
         log, index = job_log_files(self._root, self._job_id, self._ledger.job.node_rank)
-        layout = self._look([log], new=not taken_over)[log]
-        self._follow(JOB, self._open(JOB, self._paths.job_fifo, log, index, owner, self._counter(ranks), ranks, layout))
+        layout, slot = self._look([log], new=not taken_over)[log], len(self._ledger.job.ranks)
+        self._follow(JOB, self._open(JOB, self._paths.job_fifo, log, index, owner, self._counter(), slot, layout))
 
     def say(self, text: str) -> None:
         """A line in the job's log. Best effort: the journal is what counts."""
@@ -105,34 +106,33 @@ class Output:
                 os.write(log.fd, line)
 
     def make_fifos(self, ranks: list[Rank], owner: tuple[int, int]) -> None:
-        """For ranks that do not exist yet; `owner`: uid and gid. Raises OSError."""
+        """For ranks, or services, that do not exist yet; `owner`: uid and gid. Raises OSError."""
         for rank in ranks:
-            tee.make_fifo(self._paths.fifo(rank.rank), *owner)
+            tee.make_fifo(fifo_of(self._paths, rank.rank), *owner)
 
     def open(self, ranks: list[Rank], owner: tuple[int, int], fresh: bool) -> list[int]:
-        """Opens FIFO and file of each rank and returns descriptors of the FIFOs, for others to hold.
+        """Opens FIFO and file of each rank, or service, and returns descriptors of all FIFOs, for others to hold.
 
         `owner`: uid and gid of files that are made. Not `fresh`: a FIFO that does not exist was drained to its end.
         Raises OSError where a FIFO cannot be opened: all that could be opened is, and another call opens the rest. A
         file that cannot be opened is a gap of that rank.
         """
-        if not fresh and not any(self._paths.fifo(rank.rank).exists() for rank in ranks):
+        if not fresh and not any(fifo_of(self._paths, rank.rank).exists() for rank in ranks):
             return self.fds()  # a predecessor had drained and put away everything
-        counter = self._counter(len(ranks))
-        logs = [self._root.rank_log(self._job_id, rank.rank, rank.device) for rank in ranks]
-        layouts = self._look(logs, new=fresh and not self._ledger.job.past)
+        job, counter = self._ledger.job, self._counter()
+        logs = [log_of(self._root, self._job_id, job, rank) for rank in ranks]
+        layouts = self._look([log.path for log in logs], new=fresh and not job.past)
         trouble: OSError | None = None
         with self._log_folder() as within:
             for rank, log in zip(ranks, logs, strict=True):
                 if rank.rank in self._logs:
                     continue  # from the attempt before
-                fifo = self._paths.fifo(rank.rank)
-                index = self._root.rank_index(self._job_id, rank.rank, rank.device)
+                fifo = fifo_of(self._paths, rank.rank)
                 if not fresh and not fifo.exists():
                     continue  # drained to its end and put away
-                slot, layout = rank.local_rank, layouts[log]
+                slot, layout = slot_of(job, rank), layouts[log.path]
                 try:
-                    opened = self._open(rank.rank, fifo, log, index, owner, counter, slot, layout, within)
+                    opened = self._open(rank.rank, fifo, log.path, log.index, owner, counter, slot, layout, within)
                 except OSError as error:
                     trouble = trouble or error
                     self.unopened.add(rank.rank)
@@ -147,10 +147,10 @@ class Output:
         """Descriptors of all FIFOs, for others to hold."""
         return [log.fd for log in self._logs.values()]
 
-    def mark(self, text: str) -> None:
-        """A line of ours in every rank's file: what comes behind it is another attempt's."""
-        for number, log in self._logs.items():
-            if number != JOB:
+    def mark(self, ranks: list[Rank], text: str) -> None:
+        """A line of ours in the files of these ranks, or services: what comes behind it is another attempt's."""
+        for rank in ranks:
+            if (log := self._logs.get(rank.rank)) is not None:
                 log.mark(text)
 
     def ends(self) -> dict[int, int]:
@@ -162,11 +162,12 @@ class Output:
         log = self._logs.get(JOB)
         return {JOB: log.offset} if log is not None and log.offset >= 0 else {}
 
-    def _counter(self, ranks: int) -> Counts:
-        """With a place for each rank and one for the job's log."""
+    def _counter(self) -> Counts:
+        """With a place for each rank, one for the job's log, and one for each service."""
         if self._counts is None:
-            paths = self._paths
-            self._counts = Counts(paths.lost, paths.ends, ranks + 1, paths.spare_counts, paths.sinks)
+            paths, job = self._paths, self._ledger.job
+            places = len(job.ranks) + 1 + len(job.services)
+            self._counts = Counts(paths.lost, paths.ends, places, paths.spare_counts, paths.sinks)
         return self._counts
 
     def owner(self, ranks: list[Rank]) -> tuple[int, int] | None:
@@ -229,14 +230,14 @@ class Output:
         return max(self._logs[number].lost - self._recorded(number), 0)
 
     def _taken(self, number: int, log: tee.RankLog) -> str:
-        whose = "the job's own log" if number == JOB else f"the log of rank {number}"
+        whose = _log_of(number)
         return f"{whose}: {log.taken}: `muster logs` says how much is missing"
 
     def _displaced(self, number: int, log: tee.RankLog) -> str:
         """A sentence about a log that is written where nobody looks for it."""
         if not log.path.parent.exists():
             return f"somebody moved the log folder {log.path.parent} away; output continued in its files"
-        whose = "the job's own log" if number == JOB else f"the log of rank {number}"
+        whose = _log_of(number)
         why = log.displaced.strerror if log.displaced is not None else ""
         return (
             f"somebody moved {whose} away, and {log.path} could not be opened: {why}; output continued in the "
@@ -394,9 +395,8 @@ class Output:
             before.until, before.error, before.line_missing = gap.until, gap.error, gap.line_missing
 
 
-def job_log_files(root: Root, job_id: str, node_rank: int) -> tuple[Path, Path]:
-    """File and time index of the job's log."""
-    return root.job_log(job_id, node_rank), root.job_index(job_id, node_rank)
+def _log_of(number: int) -> str:
+    return "the job's own log" if number == JOB else f"the log of {log_owner(number)}"
 
 
 def job_line(text: str) -> str:

@@ -11,7 +11,7 @@ from muster.agent.host import turns
 from muster.agent.jobs.entry import Entry, no_such_rank
 from muster.agent.logs import log_losses, log_reading
 from muster.agent.logs.log_events import EventLines
-from muster.agent.logs.log_stream import Span, events_before, files_of, filter_of, message, reading
+from muster.agent.logs.log_stream import Span, events_before, files_of, files_of_services, filter_of, message, reading
 from muster.agent.messages import convert
 from muster.agent.text import plain
 from muster.supervisors.model.spec import Violation
@@ -73,7 +73,8 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             if request.HasField("tail_lines") or (offset and rank not in asked):
                 await context.write(message(log_reading.Chunk(rank, offset, b"")))
         begun = dict(at) if limits.begins_late else {}
-        merge = reading(files, at, lines, asked | ({JOB: request.job_offset} if request.job_offset else {}))
+        own = {file.rank: request.job_offset for file in files if file.rank <= JOB and request.job_offset}
+        merge = reading(files, at, lines, asked | own)
         bookmarked = events is None
         while True:
             ended = entry.job.state.final or limits.over
@@ -120,12 +121,14 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         )
         return [
             log_pb2.MissingOutput(
-                rank=max(one.rank, 0), job_log=one.rank == JOB, bytes=one.bytes, reason=plain(one.why)
+                rank=max(one.rank, 0), job_log=one.rank <= JOB, bytes=one.bytes, reason=plain(one.why)
             )
             for one in found
         ]
 
     def _chosen(self, entry: Entry, request: log_pb2.ReadLogsRequest) -> list[log_reading.RankLogFile]:
+        if request.HasField("service"):
+            return [_service(request, files_of_services(self._server.root, entry))]
         files = {file.rank: file for file in files_of(self._server.root, entry)}
         job_log = files.pop(JOB)
         if request.job_log == log_pb2.JOB_LOG_ONLY:
@@ -150,7 +153,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         watcher = self.watchers.get(key)
         if watcher is None:
             watcher = log_reading.Watcher(
-                files_of(self._server.root, entry),
+                [*files_of(self._server.root, entry), *files_of_services(self._server.root, entry)],
                 lambda: self._server.registry.wait_change(entry),
                 lambda: entry.job.state.final or bool(entry.damaged),
             )
@@ -219,6 +222,19 @@ class _Limits:
         return ends
 
 
+def _service(request: log_pb2.ReadLogsRequest, files: list[log_reading.RankLogFile]) -> log_reading.RankLogFile:
+    """The log of the service that is asked for. Raises InvalidRequest."""
+    found = []
+    if request.ranks or request.offsets or request.events or request.HasField("attempt"):
+        found.append(Violation("service", "not together with ranks, offsets, events or an attempt"))
+    if request.service >= len(files):
+        there = f"has services 0 to {len(files) - 1}" if files else "has no services"
+        found.append(Violation("service", f"{request.service}: the job {there}"))
+    if found:
+        raise InvalidRequest(found)
+    return files[request.service]
+
+
 async def _events(
     server: ServerContext, entry: Entry, request: log_pb2.ReadLogsRequest, span: Span
 ) -> EventLines | None:
@@ -256,8 +272,7 @@ async def _starts(
 ) -> dict[int, int]:
     lines = request.tail_lines if request.HasField("tail_lines") else None
     offsets = dict(request.offsets)
-    if request.job_offset and any(file.rank == JOB for file in files):
-        offsets[JOB] = request.job_offset
+    offsets |= {file.rank: request.job_offset for file in files if file.rank <= JOB and request.job_offset}
     starts = await log_reading.starts(files, sizes, offsets, lines, limits.span.since)
     begins = limits.begins()
     return {rank: max(start, begins.get(rank, 0)) for rank, start in starts.items()}

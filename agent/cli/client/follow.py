@@ -35,7 +35,8 @@ def read(connection: DaemonConnection, request: log_pb2.ReadLogsRequest, sink: S
     """
 
     def take(message: log_pb2.ReadLogsResponse) -> bool:
-        source = "job" if message.job_log else f"rank {message.rank}"
+        own = f"service {request.service}" if request.HasField("service") else "job"
+        source = own if message.job_log else f"rank {message.rank}"
         return _take(request, request, source, message, sink)
 
     def moved(failure: CallFailed) -> bool:

@@ -153,7 +153,11 @@ def _logs_of(log: Path, job_id: str) -> Iterator[Path]:
     """The logs of this job, in a folder that others use, too; all with an empty id."""
     for path in _files(log):
         top = path.relative_to(log).parts[0]
-        if not job_id or top == job_id or top.startswith((f"{job_id}-proc-rank-", f"{job_id}-muster-")):
+        if (
+            not job_id
+            or top == job_id
+            or top.startswith((f"{job_id}-proc-rank-", f"{job_id}-muster-", f"{job_id}-service-"))
+        ):
             yield path
 
 

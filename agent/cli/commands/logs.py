@@ -35,6 +35,7 @@ _TIME = Parsed("time", lambda text: moment(text, time.time()))
 @click.option("--timestamps", is_flag=True, help="Begin each line with its time (to 100 ms).")
 @click.option("--attempt", metavar="N", type=WHOLE, help="Show only this attempt, counted from 0.")
 @click.option("--job", "own", is_flag=True, help="Show only the job's own log: what muster did for the job.")
+@click.option("--service", metavar="N", type=WHOLE, help="Show only the output of service N of the job, from 0.")
 @click.option("--node", is_flag=True, help="Show all jobs of the node, each line after `[JOB/RANK] `.")
 @click.option("--no-label", is_flag=True, help="Omit `[rank N] ` before the lines of several ranks.")
 @click.option("--no-events", is_flag=True, help="Omit the `[muster] ` lines from the output of several ranks.")
@@ -51,6 +52,7 @@ def logs(
     timestamps: bool,
     attempt: int | None,
     own: bool,
+    service: int | None,
     node: bool,
     no_label: bool,
     no_events: bool,
@@ -74,8 +76,10 @@ def logs(
 
     if node == bool(job):
         raise click.UsageError("give a JOB, or --node for all jobs of the node" + (", not both" if node else ""))
-    if node and (ranks or own or attempt is not None):
-        raise click.UsageError("--node shows all jobs of the node: leave out --rank, --job and --attempt")
+    if node and (ranks or own or service is not None or attempt is not None):
+        raise click.UsageError("--node shows all jobs of the node: leave out --rank, --job, --service and --attempt")
+    if service is not None and (ranks or own or attempt is not None):
+        raise click.UsageError("--service shows one log for all attempts: leave out --rank, --job and --attempt")
     if own and (ranks or attempt is not None):
         raise click.UsageError("--job shows one log for all ranks and attempts: leave out --rank and --attempt")
     pattern = _pattern(grep, ignore_case)
@@ -88,6 +92,8 @@ def logs(
             request.attempt = attempt
         if own:
             request.job_log = log_pb2.JOB_LOG_ONLY
+        if service is not None:
+            request.service = service
     if tail is not None:
         request.tail_lines = tail
     if pattern is not None and (wanted := wanted_lines(pattern)) is not None:
@@ -99,11 +105,12 @@ def logs(
         several = node
         if isinstance(request, log_pb2.ReadLogsRequest):
             # Of a job that waits for its rank table it is not known yet.
-            several = not own and len(request.ranks) != 1 and len(get_job(connection, job or "").ranks) != 1
+            alone = own or service is not None
+            several = not alone and len(request.ranks) != 1 and len(get_job(connection, job or "").ranks) != 1
             if several and not no_label and not ranks and attempt is None:
                 request.job_log = log_pb2.JOB_LOG_INCLUDED
                 request.events = not no_events
-            elif not several and not no_events:
+            elif not several and not no_events and service is None:
                 request.events = request.only_losses = True
         label = several and not no_label
         sink: following.Sink = labels.Raw(write, aside=note)

@@ -72,7 +72,7 @@ def status(address: Address, job: str, as_json: bool) -> None:
         ("of ranks", "" if wide() else clean(_rank_logs(found))),
         *(("warning", clean(text)) for text in found.warnings),
     ]
-    emit(_facts(facts) + "\n" + _ranks(found))
+    emit(_facts(facts) + "\n" + _ranks(found) + _services(found))
 
 
 def _use(connection: "DaemonConnection", job: "job_pb2.Job") -> str:
@@ -137,6 +137,16 @@ def _limits(job: "job_pb2.Job") -> str:
 def _preset(job: "job_pb2.Job") -> str:
     variables = " ".join(f"{name}={value}" for name, value in sorted(job.preset_env.items()))
     return f"{job.spec.training_mode} ({variables})" if job.spec.training_mode else ""
+
+
+def _services(job: "job_pb2.Job") -> str:
+    from muster.agent.cli import show
+
+    rows = [
+        [str(one.rank), one.role, str(one.pid or "-"), show.outcome(one, job), show.status(one) or "-", one.log_path]
+        for one in job.services
+    ]
+    return "\n" + table(["SERVICE", "NAME", "PID", "OUTCOME", "CODE", "LOG"], rows) if rows else ""
 
 
 def _rank_logs(job: "job_pb2.Job") -> str:

@@ -10,7 +10,7 @@ from muster.agent.cli.parameters import Parsed
 from muster.agent.cli.spec import spec_values
 from muster.agent.cli.spec.job_spec import Draft, read_file
 from muster.supervisors.model.spec import FIELDS, Boot
-from muster.supervisors.model.spec_fields import Choice, Field, Flag
+from muster.supervisors.model.spec_fields import Choice, Field, Flag, Services
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -39,7 +39,7 @@ _OPTIONS = {field.name: field for field in FIELDS.values() if field in _FIELDS.v
 
 
 def _option(field: Field) -> Callable[[F], F]:
-    flag, table = isinstance(field, Flag), isinstance(field.default, dict)
+    flag, repeated = isinstance(field, Flag), isinstance(field.default, dict) or isinstance(field, Services)
     kind = click.Choice(field.allowed) if isinstance(field, Choice) else _Value(field)
     default = f" Default: {field.unset}." if field.unset else ""
     return click.option(
@@ -47,10 +47,10 @@ def _option(field: Field) -> Callable[[F], F]:
         field.name,
         metavar=None if flag else field.metavar,
         type=None if flag else kind,
-        multiple=table,
+        multiple=repeated,
         is_flag=flag,
         default=None,
-        help=field.help + default.replace("`", "") + (" Repeatable." if table else ""),
+        help=field.help + default.replace("`", "") + (" Repeatable." if repeated else ""),
     )
 
 

@@ -25,6 +25,8 @@ def from_option(field: Field, written: str) -> Any:
             return pair(written)
         case kinds.Whole() if type(field) is kinds.Whole and field.least >= 0:
             return whole(written)
+        case kinds.Services():
+            return written
     return from_toml(field, written)
 
 
@@ -216,6 +218,7 @@ def _settings(field: Field, value: object) -> dict[str, str]:
 
 
 _READ: dict[type[Field], Callable[[Field, object], Any]] = {
+    kinds.Services: lambda _, value: _texts(value),
     kinds.Cards: lambda _, value: cards(value),
     kinds.TimeLimit: lambda _, value: _seconds(value),
     kinds.Delay: lambda _, value: _seconds(value),

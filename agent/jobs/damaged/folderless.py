@@ -11,11 +11,12 @@ from pathlib import Path
 from muster.probes.kernel import open_files, process
 from muster.supervisors.launch import environment
 from muster.supervisors.model.spec_fields import JOB_ID
+from muster.supervisors.model.states import service_number
 from muster.supervisors.paths import Root
 
 _ID, _NONCE = b"MUSTER_JOB_ID=", b"MUSTER_NONCE="
 #: A FIFO of a job, as /proc/PID/fd names it, wherever the folder is now.
-_FIFO = re.compile(r"(?P<folder>.*)/(?:rank-(?P<rank>\d+)|job)\.fifo(?: \(deleted\))?")
+_FIFO = re.compile(r"(?P<folder>.*)/(?:rank-(?P<rank>\d+)|service-(?P<service>\d+)|job)\.fifo(?: \(deleted\))?")
 
 
 def unrecorded(root: Root, known: Collection[str]) -> list[str]:
@@ -46,15 +47,19 @@ def nonce(root: Root, job_id: str, pids: Collection[int]) -> str:
 
 
 def fifos(pids: Collection[int]) -> dict[int, Path]:
-    """FIFOs that these processes of a job write to, by rank: a path that opens each, even if it has no name."""
+    """FIFOs that these processes of a job write to, by rank or service: a path that opens each, even if it has no
+    name."""
     found: dict[int, Path] = {}
     for pid in pids:
         for number in (1, 2):
             path = Path(f"/proc/{pid}/fd/{number}")
             with contextlib.suppress(OSError):
                 match = _FIFO.fullmatch(open_files.target(pid, number))
-                if match is not None and match["rank"] and stat.S_ISFIFO(path.stat().st_mode):
-                    found.setdefault(int(match["rank"]), path)
+                if match is not None and stat.S_ISFIFO(path.stat().st_mode):
+                    if match["rank"]:
+                        found.setdefault(int(match["rank"]), path)
+                    elif match["service"]:
+                        found.setdefault(service_number(int(match["service"])), path)
     return found
 
 

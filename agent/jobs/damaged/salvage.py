@@ -16,11 +16,11 @@ from muster.agent import threads
 from muster.agent.jobs.damaged import folderless
 from muster.agent.jobs.entry import Entry
 from muster.probes.kernel.process import Stat
+from muster.supervisors.model.job_logs import job_log_files
 from muster.supervisors.model.lifecycle import Job, OpenGap, Rank
 from muster.supervisors.model.settings_file import SettingsFile
-from muster.supervisors.model.states import JOB
+from muster.supervisors.model.states import JOB, log_owner, service_number
 from muster.supervisors.output.gaps import Counts, Gap
-from muster.supervisors.output.job_output import job_log_files
 from muster.supervisors.output.log_file import Claims
 from muster.supervisors.output.tee import RankLog
 from muster.supervisors.paths import JobPaths, Root
@@ -114,16 +114,20 @@ class Salvage:
                 return False
             fifos = folderless.fifos(pids) | fifos
         ranks = {rank.rank: rank for rank in known.ranks}
-        numbers = sorted(number for number in fifos if number != JOB)
+        numbers = sorted(number for number in fifos if number > JOB)
+        services = sorted((number for number in fifos if number < JOB), reverse=True)
         count = max(len(ranks), len(numbers))
+        more = max([len(known.services), *(service_number(number) + 1 for number in services)])
         if self._counts is None:
-            self._counts = _counts(paths, count)
+            self._counts = _counts(paths, count + more)
         settings = SettingsFile(self._root.settings)
-        for slot, number in enumerate([*numbers, JOB]):
+        for slot, number in enumerate([*numbers, JOB, *services]):
             if number in self._logs or number not in fifos:
                 continue
             files = self._files(number, ranks.get(number), known)
-            where = count if number == JOB else ranks[number].local_rank if number in ranks else slot
+            where = ranks[number].local_rank if number in ranks else slot
+            if number <= JOB:
+                where = count if number == JOB else count + 1 + service_number(number)
             found = os.stat(fifos[number])
             owner = found.st_uid, found.st_gid
             limit = lambda: settings.now.logs.max_file_bytes  # noqa: E731
@@ -140,6 +144,9 @@ class Salvage:
         if number == JOB:
             node = known.node_rank if known.ranks else _number(root.log, f"{job_id}-muster-", ".log", 0)
             return job_log_files(root, job_id, node)
+        if number < JOB:
+            path = root.service_log(job_id, known.node_rank, service_number(number))
+            return path, path.with_suffix(".idx")
         name = f"{job_id}-proc-rank-{number}-device-"
         device = rank.device if rank is not None else _number(root.log, name, ".txt", number)
         return root.rank_log(job_id, number, device), root.rank_index(job_id, number, device)
@@ -199,11 +206,12 @@ def release(entry: Entry) -> None:
 
 
 def _fifos(paths: JobPaths) -> dict[int, Path]:
-    """FIFOs in the job's folder, by rank."""
+    """FIFOs in the job's folder, by rank or service."""
     found = {JOB: paths.job_fifo} if paths.job_fifo.is_fifo() else {}
-    for path in paths.folder.glob("rank-*.fifo"):
-        if (match := re.fullmatch(r"rank-(\d+)\.fifo", path.name)) and path.is_fifo():
-            found[int(match[1])] = path
+    for path in paths.folder.glob("*-*.fifo"):
+        if (match := re.fullmatch(r"(rank|service)-(\d+)\.fifo", path.name)) and path.is_fifo():
+            number = int(match[2])
+            found[number if match[1] == "rank" else service_number(number)] = path
     return found
 
 
@@ -232,4 +240,4 @@ def _number(folder: Path, before: str, behind: str, otherwise: int) -> int:
 
 
 def _whose(number: int) -> str:
-    return "the job's own log" if number == JOB else f"rank {number}"
+    return "the job's own log" if number == JOB else log_owner(number)

@@ -155,8 +155,9 @@ class JobTask:
         """Creates and opens the FIFOs of a job that no supervisor has taken yet. Without free descriptors the job runs
         all the same: its supervisor and the nursery hold the FIFOs."""
         try:
-            ranks = [rank.rank for rank in self.entry.job.ranks]
-            await self._around.pool.run(self._holds.take, ranks, not self.entry.job.supervisor_pid)
+            job = self.entry.job
+            numbers = [one.rank for one in (*job.ranks, *job.services)]
+            await self._around.pool.run(self._holds.take, numbers, not self.entry.job.supervisor_pid)
         except OSError as error:
             _log.warning("fifo.not_held", job=self.entry.job_id, error=str(error))
 

@@ -32,12 +32,12 @@ from muster.supervisors.launch.modes import ranktable
 from muster.supervisors.launch.modes.ranktable import RankTable
 from muster.supervisors.launch.modes.ranktable_json import RankTableError
 from muster.supervisors.model import replay, restart
+from muster.supervisors.model.job_logs import job_log_files
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, DEFAULT_READY_S, JobSpec
 from muster.supervisors.model.states import Kind, State, StopCause
 from muster.supervisors.model.verdict import OWN_FAILURE, blames_node
-from muster.supervisors.output.job_output import job_log_files
 from muster.supervisors.paths import Root
 from muster.supervisors.system.spare import Reserve
 

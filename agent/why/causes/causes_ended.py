@@ -11,6 +11,7 @@ from muster.agent.why.causes.found import CERTAIN, LOW, MEDIUM, NONE, Cause, See
 from muster.agent.why.facts import Facts
 from muster.agent.why.words import of_this_attempt
 from muster.probes.kernel import endings
+from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.states import Outcome, StopCause
 from muster.supervisors.model.verdict import stopper
@@ -40,6 +41,21 @@ def stopped(facts: Facts) -> Cause:
     given = stopper(facts.job)[1] if stop is not None else ""
     reason = f", with the reason: {given}" if given else ""
     return Cause(f"it was stopped by {by or 'somebody'}{reason}", CERTAIN, "stop")
+
+
+def without_service(facts: Facts) -> Cause | None:
+    """A job one of whose services ended before its ranks."""
+    service = verdict.ended_service(facts.job)
+    if service is None or not verdict.lost_service(facts.job):
+        return None
+    name = verdict.service_name(service)
+    read = f"Read its output: `muster logs {facts.entry.job_id} --service {service.local_rank}`."
+    if service.outcome is Outcome.NOT_STARTED:
+        return Cause(f"{name} could not be executed: {service.detail}", CERTAIN, "job", (read,))
+    said = causes_said.best(facts.signs, facts)
+    how = f": {said.text}" if said is not None else ""
+    when = "while the ranks were running" if any(rank.pid for rank in facts.job.ranks) else "before the ranks began"
+    return Cause(f"{name} ended {when}, which they are not to run without{how}", CERTAIN, "job", (read,))
 
 
 def not_begun(facts: Facts) -> Cause | None:

@@ -277,6 +277,7 @@ class JobSpec(_message.Message):
     HANG_FIELD_NUMBER: _builtins.int
     NOTIFY_FIELD_NUMBER: _builtins.int
     HOLD_FIELD_NUMBER: _builtins.int
+    SERVICES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """1 to 128 of [A-Za-z0-9._-], starting with a letter or a digit. Empty: the daemon generates an id."""
     ranks: _builtins.int
@@ -408,6 +409,13 @@ class JobSpec(_message.Message):
     def notify(self) -> Global___Notify:
         """Where to post this job's events, in addition to the notifications of the node."""
 
+    @_builtins.property
+    def services(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Commands of a shell (/bin/sh -c) that run beside the ranks, as the job's user: services. They start after pre_start,
+        with the variables that it exported; once they have run for a second the ranks start. A service that ends before the
+        ranks ends the attempt, whatever its exit code. They are told to end (SIGTERM) once the ranks have ended. At most 16.
+        """
+
     def __init__(
         self,
         *,
@@ -447,10 +455,11 @@ class JobSpec(_message.Message):
         hang: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         notify: Global___Notify | None = ...,
         hold: _builtins.bool = ...,
+        services: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_umask", b"_umask", "cards", b"cards", "epilog_timeout", b"epilog_timeout", "limits", b"limits", "max_hang_restarts", b"max_hang_restarts", "max_runtime", b"max_runtime", "node_rank", b"node_rank", "notify", b"notify", "pre_start_timeout", b"pre_start_timeout", "ready_timeout", b"ready_timeout", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "umask", b"umask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_umask", b"_umask", "boot", b"boot", "cards", b"cards", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "hang", b"hang", "hold", b"hold", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_hang_restarts", b"max_hang_restarts", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "notify", b"notify", "on_hang", b"on_hang", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "rank_table", b"rank_table", "ranks", b"ranks", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "skip_check", b"skip_check", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_umask", b"_umask", "boot", b"boot", "cards", b"cards", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "hang", b"hang", "hold", b"hold", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_hang_restarts", b"max_hang_restarts", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "notify", b"notify", "on_hang", b"on_hang", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "rank_table", b"rank_table", "ranks", b"ranks", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "services", b"services", "skip_check", b"skip_check", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_hang_restarts: _TypeAlias = _typing.Literal["max_hang_restarts"]  # noqa: Y015
     _WhichOneofArgType__max_hang_restarts: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts"]  # noqa: Y015
@@ -653,6 +662,7 @@ class Job(_message.Message):
     SUPERVISOR_STUCK_FIELD_NUMBER: _builtins.int
     SLOW_FIELD_NUMBER: _builtins.int
     AWAITS_RELEASE_FIELD_NUMBER: _builtins.int
+    SERVICES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: Global___JobState.ValueType
     spec_digest: _builtins.str
@@ -742,6 +752,10 @@ class Job(_message.Message):
     def slow(self) -> Global___SlowRanks:
         """Set while a rank of the running job is SLOW: its peers wait for it again and again. Nothing acts on it."""
 
+    @_builtins.property
+    def services(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rank]:
+        """What runs beside the ranks of this node, in the order of the spec; `rank` is its place there, `role` its name."""
+
     def __init__(
         self,
         *,
@@ -775,10 +789,11 @@ class Job(_message.Message):
         supervisor_stuck: _builtins.str = ...,
         slow: Global___SlowRanks | None = ...,
         awaits_release: _builtins.bool = ...,
+        services: _abc.Iterable[Global___Rank] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "hang", b"hang", "log_gap", b"log_gap", "restart_at", b"restart_at", "slow", b"slow", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "awaits_release", b"awaits_release", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "living", b"living", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "slow", b"slow", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "supervisor_stuck", b"supervisor_stuck", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "awaits_release", b"awaits_release", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "living", b"living", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "services", b"services", "slow", b"slow", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "supervisor_stuck", b"supervisor_stuck", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

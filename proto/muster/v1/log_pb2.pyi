@@ -82,6 +82,7 @@ class ReadLogsRequest(_message.Message):
     EVENT_CURSOR_FIELD_NUMBER: _builtins.int
     ONLY_LOSSES_FIELD_NUMBER: _builtins.int
     LINES_FIELD_NUMBER: _builtins.int
+    SERVICE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     follow: _builtins.bool
     """Continue until the job has ended and everything was read."""
@@ -99,6 +100,10 @@ class ReadLogsRequest(_message.Message):
     """Continue after this event."""
     only_losses: _builtins.bool
     """With `events`: only events about lost output."""
+    service: _builtins.int
+    """Only the output of this service, by its place in Job.services. Its messages have `job_log`, it starts at `job_offset`.
+    Not together with ranks, offsets, events or an attempt.
+    """
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ranks (numbers over all nodes); empty: all of this node."""
@@ -138,17 +143,22 @@ class ReadLogsRequest(_message.Message):
         event_cursor: _builtins.str = ...,
         only_losses: _builtins.bool = ...,
         lines: Global___LineFilter | None = ...,
+        service: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "lines", b"lines", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_service", b"_service", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "lines", b"lines", "service", b"service", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "event_cursor", b"event_cursor", "events", b"events", "follow", b"follow", "job_id", b"job_id", "job_log", b"job_log", "job_offset", b"job_offset", "lines", b"lines", "offsets", b"offsets", "only_losses", b"only_losses", "ranks", b"ranks", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_service", b"_service", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "event_cursor", b"event_cursor", "events", b"events", "follow", b"follow", "job_id", b"job_id", "job_log", b"job_log", "job_offset", b"job_offset", "lines", b"lines", "offsets", b"offsets", "only_losses", b"only_losses", "ranks", b"ranks", "service", b"service", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__attempt: _TypeAlias = _typing.Literal["attempt"]  # noqa: Y015
     _WhichOneofArgType__attempt: _TypeAlias = _typing.Literal["_attempt", b"_attempt"]  # noqa: Y015
+    _WhichOneofReturnType__service: _TypeAlias = _typing.Literal["service"]  # noqa: Y015
+    _WhichOneofArgType__service: _TypeAlias = _typing.Literal["_service", b"_service"]  # noqa: Y015
     _WhichOneofReturnType__tail_lines: _TypeAlias = _typing.Literal["tail_lines"]  # noqa: Y015
     _WhichOneofArgType__tail_lines: _TypeAlias = _typing.Literal["_tail_lines", b"_tail_lines"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__attempt) -> _WhichOneofReturnType__attempt | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__service) -> _WhichOneofReturnType__service | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tail_lines) -> _WhichOneofReturnType__tail_lines | None: ...
 

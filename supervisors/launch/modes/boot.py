@@ -36,6 +36,8 @@ _OF_THIS_NODE = frozenset(
         *("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "RANK_TABLE_FILE"),
     )
 )
+#: Options of ssh for an sshd of muster's: its host key is new.
+_TO_OWN_SSHD = "-o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MSRUN_STARTS = ("python", "python3", "pytest")
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -85,6 +87,8 @@ class JobFacts:
     log_dir: str
     #: The interpreter that runs muster.supervisors.launch.mpi.mpi.
     python: str
+    #: Whether muster starts the sshd of an MPI job, with a host key that nobody knows.
+    own_sshd: bool = False
 
 
 def processes(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
@@ -230,7 +234,7 @@ def _mpi(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process
     mpirun = [
         *("mpirun", "-np", str(facts.node_count * facts.cards)),
         *("-hostfile", hostfile),
-        *("-mca", "plm_rsh_args", f"-p {sshd_port}"),
+        *("-mca", "plm_rsh_args", f"-p {sshd_port}" + (f" {_TO_OWN_SSHD}" if facts.own_sshd else "")),
         *("-tune", tune),
         *_openmpi("OPENMPI_BIND_ARGS", env),
         *x_args,

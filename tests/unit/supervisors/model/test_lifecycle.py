@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
 from muster.supervisors.model.replay import apply, replay
-from muster.supervisors.model.states import JOB, STEP, Kind, Outcome, State, StopCause
+from muster.supervisors.model.states import JOB, SERVICE, STEP, Kind, Outcome, State, StopCause
 from muster.supervisors.supervision_errors import IllegalTransition
 
 A, C, P, R, S, AGAIN = (
@@ -29,6 +29,7 @@ ALLOWED: dict[Kind, tuple[set[State], State | None]] = {
     Kind.PLANNED: ({A, C}, None),
     Kind.TAKEN: (LIVE, None),
     Kind.PREPARING: ({A, C, P, AGAIN}, P),
+    Kind.SERVICES: ({P}, None),
     Kind.SPAWNED: ({P}, None),
     Kind.UNBORN: (BEGUN, None),
     Kind.RUNNING: ({P}, R),
@@ -60,6 +61,7 @@ SAMPLES: dict[Kind, Record] = {
     Kind.TAKEN: {"pid": 7, "takeover": False},
     Kind.PREPARING: {"attempt": 0, "cgroup": "/x", "oom_kills": 3},
     Kind.STEP: {"name": "pre_start", "pid": 90, "start": 900, "boot": "b", "up": 5.0, "argv": ["sh", "-c", "x"]},
+    Kind.SERVICES: {"services": [], "boot": "b", "up": 7.0},
     Kind.SPAWNED: {"ranks": [[4, 100, 1000], [5, 101, 1001]], "boot": "b"},
     Kind.UNBORN: {},
     Kind.RUNNING: {"up": 6.0},
@@ -362,6 +364,32 @@ def test_a_step_that_was_never_spawned_is_made_again():
     assert job.state is P
 
 
+SERVED = record(Kind.ACCEPTED, 0, services=[["redis", ["/bin/sh", "-c", "redis"]]])
+
+
+def test_services_run_beside_the_ranks_of_one_attempt():
+    job = replay([SERVED, record(Kind.PREPARING, 1), record(Kind.STEP, 2), ended(3, STEP)])
+    assert [(one.rank, one.role, one.argv[2], one.pid) for one in job.services] == [(SERVICE, "redis", "redis", 0)]
+    assert not job.has_services
+    apply(job, record(Kind.SERVICES, 4, services=[[SERVICE, 90, 900]]))
+    assert (job.step, job.has_services, job.processes()) == (None, True, job.services)
+    apply(job, record(Kind.SPAWNED, 5))
+    assert job.processes() == [*job.ranks, *job.services]
+    assert job.made_last() == job.ranks
+    apply(job, record(Kind.UNBORN, 6))  # of the ranks
+    assert (job.spawned, job.services[0].pid, job.made_last()) == (False, 90, job.services)
+    apply(job, record(Kind.UNBORN, 7))
+    assert (job.has_services, job.services[0].pid, job.services[0].role) == (False, 0, "redis")
+    apply(job, record(Kind.SERVICES, 8, services=[[SERVICE, 91, 910]]))
+    apply(job, ended(9, SERVICE, 0x300))
+    assert (job.services[0].status, job.ends) == (0x300, [])
+    apply(job, record(Kind.STOPPING, 10, cause="service_ended"))
+    apply(job, record(Kind.ESCALATED, 11, services=True))
+    assert (job.terminated, job.services_told) == (True, True)
+    apply(job, record(Kind.RESTARTING, 12))
+    assert (job.has_services, job.services_told, job.services[0].status) == (False, False, None)
+
+
 def test_an_epilog_that_was_never_spawned_leaves_the_ranks_as_they_ended():
     records = story(Kind.ACCEPTED, Kind.PREPARING, Kind.SPAWNED, Kind.RUNNING)
     records += [ended(4, 4, 0x700), ended(5, 5), record(Kind.CONCLUDED, 6), record(Kind.STEP, 7, name="epilog")]
@@ -540,6 +568,7 @@ def test_a_job_is_accepted_once():
 def test_a_record_that_lacks_what_its_kind_carries_is_refused_with_its_number(kind):
     prelude = [Kind.ACCEPTED, Kind.CHECKING]
     prelude += {
+        Kind.SERVICES: [Kind.PREPARING],
         Kind.SPAWNED: [Kind.PREPARING],
         Kind.EXITED: [Kind.PREPARING],
         Kind.ESCALATED: [Kind.STOPPING],
@@ -620,6 +649,7 @@ def _parts(records: list[Record]) -> tuple[list[Record], list[Record]]:
     last. The others of this attempt are of its ranks."""
     attempt: list[Record] = []
     step: list[Record] = []
+    made_last = Kind.SERVICES, Kind.SPAWNED
     for made in records:
         kind = made["kind"]
         if kind == Kind.RESTARTING:
@@ -628,10 +658,12 @@ def _parts(records: list[Record]) -> tuple[list[Record], list[Record]]:
             step = [made]
         elif kind == Kind.UNBORN and step and _last(step, Kind.EXITED) is None:
             step = []  # of the step, not of the ranks
+        elif kind == Kind.UNBORN and (_last(attempt, *made_last) or made)["kind"] == Kind.SERVICES:
+            attempt.append(made | {"kind": "unborn services"})
         elif kind == Kind.EXITED and made["rank"] == STEP:
             step.append(made)
         else:
-            if kind == Kind.SPAWNED:
+            if kind in (Kind.SPAWNED, Kind.SERVICES):
                 step = []
             attempt.append(made)
     return attempt, step

@@ -12,13 +12,14 @@ import pytest
 
 from muster.probes.kernel import process
 from muster.supervisors.model import settings_file
+from muster.supervisors.model.job_logs import job_log_files
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.replay import apply
 from muster.supervisors.model.settings_file import LogSettings, SupervisorSettings
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output import tee
-from muster.supervisors.output.job_output import GAP_AGAIN_S, Output, job_line, job_log_files, set_aside
+from muster.supervisors.output.job_output import GAP_AGAIN_S, Output, job_line, set_aside
 from muster.supervisors.output.log_file import LogFile
 from muster.supervisors.output.log_layout import Folder
 from muster.supervisors.output.log_removals import record_removal, removals
@@ -84,7 +85,7 @@ class Desk:
     # for the tests
 
     def open(self, fresh: bool = True) -> "Desk":
-        self.output.open_job(US, len(self.job.ranks))
+        self.output.open_job(US)
         self.output.make_fifos(self.job.ranks, US)
         self.output.open(self.job.ranks, US, fresh=fresh)
         return self
@@ -147,8 +148,8 @@ def test_lines_of_muster_and_output_of_steps_keep_their_order(desk):
 
 def test_the_job_log_goes_on_where_the_daemon_left_it(desk):
     desk.root.job_log("j", 3).write_text("of the checks\n")
-    desk.output.open_job(US, 2)
-    desk.output.open_job(US, 2)
+    desk.output.open_job(US)
+    desk.output.open_job(US)
     desk.output.say("more")
     assert desk.job_log.startswith("of the checks\n")
     assert len(desk.job_log.splitlines()) == 2
@@ -421,7 +422,7 @@ def test_attempts_are_kept_apart_in_the_same_files(desk):
     fds = desk.output.fds()
     desk.open(fresh=False)
     assert desk.output.fds() == fds, "nothing is opened twice"
-    desk.output.mark("attempt 1")
+    desk.output.mark(desk.job.ranks, "attempt 1")
     desk.write(4, b"of the second\n")
     desk.drain()
     assert desk.log(4).read_text() == "of the first\n[muster: attempt 1]\nof the second\n"
@@ -438,7 +439,7 @@ def test_a_successor_goes_on_with_the_existing_files(desk, tmp_path):
     desk.write(4, b"two\n")  # while nobody drains
     os.unlink(desk.paths.fifo(5))  # drained to its end and put away
     second = Desk(tmp_path)
-    second.output.open_job(US, 2)
+    second.output.open_job(US)
     second.output.open(second.job.ranks, US, fresh=False)
     assert second.output.ends() == {4: 4}
     second.drain()
@@ -449,7 +450,7 @@ def test_a_successor_goes_on_with_the_existing_files(desk, tmp_path):
 
 
 def test_a_successor_of_one_that_had_put_everything_away_opens_no_rank(desk):
-    desk.output.open_job(US, 2)
+    desk.output.open_job(US)
     assert desk.output.open(desk.job.ranks, US, fresh=False) == desk.output.fds()
     assert desk.output.ends() == {}
 
