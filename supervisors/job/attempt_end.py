@@ -10,7 +10,7 @@ from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.remains import Remains
 from muster.supervisors.job.stop_causes import StopCauses
-from muster.supervisors.model import restart, verdict
+from muster.supervisors.model import node_ends, restart, verdict
 from muster.supervisors.model.job_logs import fifo_of, log_of
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import JOB, Kind, State, log_owner
@@ -68,7 +68,8 @@ class AttemptEnd:
                 text = f"the last output of {which} is lost: its FIFO cannot be opened: {explain(error)}"
                 self._context.warn(text)
         self._output.drain()
-        self.over(*self.reached())
+        state, end = self.reached()
+        self.over(state, end, again=not node_ends.is_stop(end.summary))
 
     def reached(self) -> tuple[State, Verdict]:
         """How the ranks' ends are judged."""

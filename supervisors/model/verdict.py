@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from muster.probes.kernel import endings, process
+from muster.supervisors.model import node_ends
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
 from muster.supervisors.model.states import JOB, SERVICE, Outcome, State, StopCause, log_owner
 
@@ -299,6 +300,9 @@ def _failed(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[i
         summary = f"{where} could not be started: {first.detail}"
         code = shell_code(first.status) if first.status else OWN_FAILURE
         return Verdict(code, summary, first.rank, (), victims, *recommend(job, first, fault))
+    if told := _of_other_node(first, last_lines):
+        advice = _blamed(job, fault) or node_ends.recommend(told)
+        return Verdict(shell_code(first.status), told, first.rank, last_lines, victims, *advice)
     if first.outcome is Outcome.HUNG and job.stop is not None:
         return _hung(job, first, last_lines, victims, fault)
     summary = f"{where} {endings.describe(first.status)}" + (f" ({first.detail})" if first.detail else "")
@@ -309,6 +313,12 @@ def _failed(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[i
         summary += f"; {len(victims)} other rank{'s were' if len(victims) > 1 else ' was'} stopped"
     code = shell_code(first.status)
     return Verdict(code, summary, first.rank, last_lines, victims, *recommend(job, first, fault))
+
+
+def _of_other_node(first: Rank, last_lines: tuple[str, ...]) -> str:
+    """What the program that runs on a node of an MPI job says of another node that ended the job; empty: nothing."""
+    is_ours = first.role.startswith("mpi-") and first.outcome is Outcome.EXITED
+    return node_ends.read(last_lines[-1]) if is_ours and last_lines else ""
 
 
 def _hung(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[int, ...], fault: str) -> Verdict:

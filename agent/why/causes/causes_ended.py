@@ -11,7 +11,7 @@ from muster.agent.why.causes.found import CERTAIN, LOW, MEDIUM, NONE, Cause, See
 from muster.agent.why.facts import Facts
 from muster.agent.why.words import of_this_attempt
 from muster.probes.kernel import endings
-from muster.supervisors.model import verdict
+from muster.supervisors.model import node_ends, verdict
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.states import Outcome, StopCause
 from muster.supervisors.model.verdict import stopper
@@ -56,6 +56,14 @@ def without_service(facts: Facts) -> Cause | None:
     how = f": {said.text}" if said is not None else ""
     when = "while the ranks were running" if any(rank.pid for rank in facts.job.ranks) else "before the ranks began"
     return Cause(f"{name} ended {when}, which they are not to run without{how}", CERTAIN, "job", (read,))
+
+
+def on_other_node(facts: Facts) -> Cause | None:
+    """An MPI job that another node ended, or that it never reached."""
+    end = facts.job.verdict
+    if end is None or not (told := node_ends.read(node_ends.LABEL + end.summary)):
+        return None
+    return Cause(told, CERTAIN, "stop" if node_ends.is_stop(told) else "peer")
 
 
 def not_begun(facts: Facts) -> Cause | None:

@@ -48,6 +48,7 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
     if facts.job.state is State.STOPPED or verdict.is_timed_out(facts.job):
         yield causes_ended.stopped(facts)
         return
+    yield causes_ended.on_other_node(facts)
     yield causes_ended.without_service(facts)
     yield causes_ended.not_begun(facts)
     yield causes_ended.out_of_memory(facts)

@@ -5,17 +5,20 @@ boot.py makes its command lines. What the nodes say to each other is in mpi_link
 """
 
 import argparse
+import contextlib
 import signal
 import socket
 import sys
 import time
 from typing import NoReturn
 
+from muster.probes.kernel import process
 from muster.supervisors.launch.mpi.mpi_files import placeholder
 from muster.supervisors.launch.mpi.mpi_lead import Lead
 from muster.supervisors.launch.mpi.mpi_link import (
     AGAIN_S,
     ANSWER_S,
+    STOPPED,
     NotReady,
     hello,
     keep_alive,
@@ -25,6 +28,8 @@ from muster.supervisors.launch.mpi.mpi_link import (
     seen,
     send_line,
 )
+from muster.supervisors.model import node_ends
+from muster.supervisors.model.node_ends import LABEL
 
 
 def wait(args: argparse.Namespace) -> int:
@@ -35,13 +40,19 @@ def wait(args: argparse.Namespace) -> int:
         try:
             line = read_line(sock)
         except OSError as error:
-            raise NotReady(f"lost node 0 at {args.lead} before the job ended: {seen(error)}") from None
+            raise NotReady(node_ends.lost(0, args.lead, seen(error))) from None
+        except Stopped:
+            with contextlib.suppress(OSError):
+                send_line(sock, STOPPED)
+            raise
         told = read_end(line)
         if told is None:
-            what = f"said {line!r}" if line else "closed the connection without reporting how the job ended"
-            raise NotReady(f"lost node 0 at {args.lead} before the job ended: it {what}")
+            what = f"it said {line!r}" if line else "it closed the connection without a word of how the job ended"
+            raise NotReady(node_ends.lost(0, args.lead, what))
     code, reason = told
     say(f"node 0 has ended with code {code}" + (f": {reason}" if reason else ""))
+    if node_ends.read(LABEL + reason):
+        say(reason)
     return code
 
 
@@ -69,7 +80,7 @@ def _meet(args: argparse.Namespace) -> socket.socket:
         if sock is not None:
             sock.close()
         if time.monotonic() >= deadline:
-            raise NotReady(f"cannot reach node 0 at {args.lead} within {args.ready_timeout:g} s: {what}")
+            raise NotReady(node_ends.late(0, args.lead, args.ready_timeout, what))
         time.sleep(AGAIN_S)
 
 
@@ -100,9 +111,18 @@ def _arguments(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return args, words[split + 1 :]
 
 
+class Stopped(BaseException):
+    """Raised when a signal asks this program to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def _end_waiting(number: int, _frame: object) -> NoReturn:
-    say(f"ended by {signal.Signals(number).name} while it waited for node 0")
-    sys.exit(128 + number)
+    for other in process.END_SIGNALS:
+        signal.signal(other, signal.SIG_IGN)  # once is enough
+    raise Stopped(number)
 
 
 def main(words: list[str]) -> int:
@@ -110,10 +130,13 @@ def main(words: list[str]) -> int:
     args, command = _arguments(words)
     if args.role == "lead":
         return Lead(args, command).run()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, _end_waiting)
     try:
+        for number in process.END_SIGNALS:
+            signal.signal(number, _end_waiting)
         return wait(args)
+    except Stopped as stopped:
+        say(f"ended by {signal.Signals(stopped.number).name} while it waited for node 0")
+        return 128 + stopped.number
     except NotReady as error:
         say(str(error))
         return error.code

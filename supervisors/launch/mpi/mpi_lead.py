@@ -24,6 +24,7 @@ from muster.supervisors.launch.mpi.mpi_files import env_lines, write_private
 from muster.supervisors.launch.mpi.mpi_link import (
     ANSWER_S,
     MAX_LINE,
+    STOPPED,
     NotReady,
     end,
     keep_alive,
@@ -32,6 +33,7 @@ from muster.supervisors.launch.mpi.mpi_link import (
     send_line,
 )
 from muster.supervisors.launch.mpi.mpi_scout import Scout
+from muster.supervisors.model import node_ends
 
 #: mpirun takes a second SIGTERM within 5 s for "at once, and clean nothing up". It stands in our process group, and a
 #: signal to the group has reached it already; a signal to us alone is handed on this much later, in seconds.
@@ -64,7 +66,8 @@ class Lead:
         self._said: set[str] = set()
         self._found: queue.SimpleQueue[Scout] = queue.SimpleQueue()
         self._asked = 0  # the signal that asked us to end
-        self._gone = 0  # a node that left before the end
+        self._gone = 0  # a node that left before the end, and how
+        self._gone_how = ""
         self._select = selectors.DefaultSelector()
         self._ears, self._bell = os.pipe()
         os.set_blocking(self._ears, False)
@@ -88,13 +91,13 @@ class Lead:
             self._write(addresses)
             code, reason = self._mpirun()
         except NotReady as error:
-            say(str(error))
             code, reason = error.code, str(error)
         finally:
             for path in files:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             self._tell_all(code, reason)
+            say(reason)  # the last line: a rank cannot have written it
         return code
 
     # --- bringing all together ----------------------------------------------------------------------------------------
@@ -126,7 +129,10 @@ class Lead:
     def _handle(self) -> None:
         """Raises NotReady where a signal has come."""
         if self._asked:
-            raise NotReady(f"ended by {signal.Signals(self._asked).name} before mpirun began", 128 + self._asked)
+            say(f"ended by {signal.Signals(self._asked).name} before mpirun began")
+            raise NotReady(node_ends.stopped(0, self._name(0)), 128 + self._asked)
+        if self._gone and node_ends.is_stop(self._gone_how):
+            raise NotReady(self._gone_how)
 
     def _listen(self) -> socket.socket:
         port = self._args.listen
@@ -144,18 +150,20 @@ class Lead:
         self._select.register(listener, selectors.EVENT_READ, lambda: self._on_connection(listener))
         return listener
 
+    def _name(self, rank: int) -> str:
+        return self._hosts[rank] if self._hosts else ""
+
     def _who_is_missing(self, scouts: list[Scout]) -> str:
-        missing = []
+        missing: list[tuple[int, str, str]] = []
         for rank, scout in enumerate(scouts):
             if not scout.address:
-                missing.append(f"{scout.host}: {scout.seen}")
+                missing.append((rank, scout.host, scout.seen))
             elif rank and rank not in self._nodes:
-                missing.append(
-                    f"{scout.host}: node {rank} of the job has not reported at port {self._args.listen} here"
-                )
-        more = f"; and {len(missing) - 5} more" if len(missing) > 5 else ""
-        after = f"after {self._args.ready_timeout:g} s"
-        return f"{len(missing)} of {len(scouts)} nodes are not ready {after}: {'; '.join(missing[:5])}{more}"
+                missing.append((rank, scout.host, f"it has not reported at port {self._args.listen} of node 0"))
+        (rank, host, what), others = missing[0], missing[1:]
+        also = "".join(f"; nor node {number} ({name}): {why}" for number, name, why in others[:4])
+        more = f"; and {len(others) - 4} more" if len(others) > 4 else ""
+        return node_ends.late(rank, host, self._args.ready_timeout, f"{what}{also}{more}")
 
     def _write(self, addresses: list[str]) -> None:
         args = self._args
@@ -171,7 +179,8 @@ class Lead:
 
     def _mpirun(self) -> tuple[int, str]:
         """The exit code for all nodes, and what there is to say of it."""
-        self._gone = 0  # all are here
+        if not node_ends.is_stop(self._gone_how):
+            self._gone = 0  # all are here
         env = dict(os.environ)
         if os.geteuid() == 0:  # mpirun runs as root only with both variables
             env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -188,9 +197,9 @@ class Lead:
         os.close(ended)
         code = 128 - child.returncode if child.returncode < 0 else child.returncode
         if self._gone:
-            return code or 1, f"node {self._gone} ({self._hosts[self._gone]}) was lost before the job ended"
+            return code or 1, self._gone_how
         if self._asked and code:
-            return 128 + self._asked, f"ended by {signal.Signals(self._asked).name}"
+            return 128 + self._asked, node_ends.stopped(0, self._name(0))
         return code, f"mpirun ended with code {code}"
 
     def _follow(self, child: "subprocess.Popen[bytes]") -> None:
@@ -200,7 +209,7 @@ class Lead:
         while child.poll() is None:
             now = time.monotonic()
             if self._gone and kill is None:
-                say(f"node {self._gone} ({self._hosts[self._gone]}) was lost before the job ended: stopping mpirun")
+                say(f"stopping mpirun: {self._gone_how}")
                 term = now
             elif self._asked and term is None:
                 term = now + _FORWARD_S
@@ -273,7 +282,10 @@ class Lead:
             data = b""
         if not data:
             self._drop(peer)
-        elif not peer.rank:  # a node has nothing more to say
+        elif peer.rank:
+            if data.strip() == STOPPED.encode():
+                self._drop(peer, node_ends.stopped(peer.rank, self._name(peer.rank)))
+        else:
             peer.data += data
             line, newline, _ = bytes(peer.data).partition(b"\n")
             if newline:
@@ -310,13 +322,15 @@ class Lead:
         with contextlib.suppress(OSError):
             send_line(peer.sock, line)
 
-    def _drop(self, peer: Peer) -> None:
+    def _drop(self, peer: Peer, how: str = "") -> None:
         self._select.unregister(peer.sock)
         peer.sock.close()
         self._strangers.discard(peer)
         if self._nodes.get(peer.rank) is peer:
             del self._nodes[peer.rank]
             self._gone = peer.rank
+            what = "its muster, or the connection to it, has ended"
+            self._gone_how = how or node_ends.lost(peer.rank, self._name(peer.rank), what)
 
     def _say_once(self, text: str) -> None:
         if text not in self._said and len(self._said) < _MAX_SAID:

@@ -4,15 +4,19 @@ Lines over one TCP connection per waiting node, which node 0 accepts at the job'
 
     wait -> lead    muster-mpi 1 JOB NODE_RANK      who it is
     lead -> wait    welcome  |  no REASON           a stranger is refused, and not counted
+    wait -> lead    stopped                         the node was stopped, and goes
     lead -> wait    end CODE REASON                 when mpirun has ended, or could not be started
 
-Each side notices by the connection that the other has exited.
+REASON may be a sentence of node_ends.py, which each node then has as its last line. Each side notices by the connection
+that the other has exited.
 """
 
 import contextlib
 import os
 import re
 import socket
+
+from muster.supervisors.model.node_ends import LABEL
 
 #: Longest line that is read, in bytes; more is no line of ours.
 MAX_LINE = 1024
@@ -35,7 +39,7 @@ class NotReady(Exception):
 def say(text: str) -> None:
     """One line into the job's log, in one write."""
     with contextlib.suppress(OSError):
-        os.write(2, f"[muster mpi] {text}\n".encode("utf-8", "surrogateescape"))
+        os.write(2, f"{LABEL}{text}\n".encode("utf-8", "surrogateescape"))
 
 
 def hello(job_id: str, node_rank: int) -> str:
@@ -47,6 +51,10 @@ def read_hello(line: str) -> tuple[str, int] | None:
     """Job and node rank; None for what is not said by one of us."""
     match = _HELLO.fullmatch(line)
     return (match[1], int(match[2])) if match else None
+
+
+#: The last line of a waiting node that was stopped.
+STOPPED = "stopped"
 
 
 def end(code: int, reason: str) -> str:

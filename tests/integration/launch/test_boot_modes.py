@@ -381,11 +381,53 @@ def test_a_stop_on_any_node_ends_all_of_an_mpi_job(
         jobs = [node.wait("wide", 120) for node in nodes]
         eventually(lambda: not any(alive(pid) for pid in pids), 60, "no rank is left on any node")
     assert jobs[stopped].state == job_pb2.JOB_STATE_STOPPED
-    assert jobs[1 - stopped].state == FAILED
+    other = jobs[1 - stopped]
+    assert other.state == FAILED
+    assert other.verdict.summary == f"stopped on node {stopped} ({NODES[stopped]})"
+    assert other.verdict.recommendation == job_pb2.RECOMMENDATION_NONE
     if stopped == 0:
-        assert jobs[1].verdict.exit_code == 128 + signal.SIGTERM
-    else:
-        assert "node 1 (127.0.0.3) was lost before the job ended" in said(nodes[0], jobs[0])
+        assert other.verdict.exit_code == 128 + signal.SIGTERM
+
+
+@pytest.mark.slow
+@needs_mpirun
+@needs_sshd
+@pytest.mark.system
+def test_muster_starts_the_sshd_of_an_mpi_job(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
+    """With the configuration of the image, as run_mpi.sh: its port is the job's, and it ends with the job."""
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    nodes, port, master_port = [make_daemon('[jobs]\nmpi_sshd = "always"\n') for _ in NODES], free_port(), free_port()
+    for rank, node in enumerate(nodes):
+        folder = tmp_path / str(rank) / "etc" / "ssh"
+        folder.mkdir(parents=True)
+        (folder / "sshd_config").write_text(
+            f"Port {{{{MY_SSHD_PORT}}}}\nListenAddress {NODES[rank]}\nHostKey {key}\nAuthorizedKeysFile {key}.pub\n"
+            "StrictModes no\nUsePAM no\nMaxStartups 100\n"
+        )
+        agent = {"OMPI_MCA_plm_rsh_agent": f"ssh -i {key}", "MY_HOME": str(tmp_path / str(rank))}
+        node.run(sys.executable, RANK, "stay" if rank else "0", job_id="wide", boot="mpi", node_rank=rank, nodes=NODES,
+                 ranks=2, master_port=master_port, env=mpi_rank.AWKWARD | agent | {"SSHD_PORT": str(port)})  # fmt: skip
+    jobs = [node.wait("wide", 240) for node in nodes]
+    assert [job.state for job in jobs] == [SUCCEEDED] * 2, said(nodes[0], jobs[0]) + said(nodes[1], jobs[1])
+    assert "all 4 ranks met, on 2 nodes, the environment whole" in said(nodes[0], jobs[0])
+    for node, job in zip(nodes, jobs, strict=True):
+        (service,) = job.services
+        assert service.role == "sshd of muster"
+        assert not alive(service.pid)
+        assert "Accepted publickey" in node.cli("logs", "wide", "--service", "0").stdout
+
+
+@needs_mpirun
+@needs_sshd
+def test_an_sshd_without_keys_says_what_is_missing(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
+    node = make_daemon('[jobs]\nmpi_sshd = "always"\n')
+    node.run("train.py", job_id="wide", boot="mpi", nodes=NODES, master_port=free_port(),
+             env={"HOME": str(tmp_path), "SSHD_PORT": str(free_port())})  # fmt: skip
+    job = node.wait("wide")
+    assert (job.state, job.verdict.exit_code) == (FAILED, 1)
+    assert "service 0 (sshd of muster) exited with code 1; no rank was started" in job.verdict.summary
+    assert f"ssh-keygen -N '' -f {tmp_path}/.ssh/id_ed25519" in job.verdict.last_lines[-1]
 
 
 def test_mpi_without_mpirun(daemon: Daemon, tmp_path: Path) -> None:
@@ -400,7 +442,9 @@ def test_an_mpi_job_whose_other_node_is_not_there(daemon: Daemon, tmp_path: Path
                master_port=free_port(), ready_timeout={"seconds": 2}, env=stand_in(tmp_path, "mpirun"))  # fmt: skip
     job = daemon.wait("mpi")
     assert (job.state, job.verdict.exit_code) == (FAILED, 1)
-    assert "no-such-node.invalid: its name does not resolve" in said(daemon, job)
+    assert "node 1 (no-such-node.invalid)" in job.verdict.summary
+    assert "did not come within 2 s" in job.verdict.summary
+    assert job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
     assert any("no-such-node.invalid" in text for text in job.verdict.last_lines)
 
 

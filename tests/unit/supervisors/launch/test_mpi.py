@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from muster.supervisors.launch.mpi import mpi_scout
 from muster.supervisors.launch.mpi.mpi_files import env_lines, placeholder, write_private
 from muster.supervisors.launch.mpi.mpi_link import NotReady, end, hello, read_end, read_hello
+from muster.supervisors.model.node_ends import read
 from tests import mpi_rank, sshd
 from tests.conftest import alive, eventually
 
@@ -322,8 +323,8 @@ def test_a_name_that_does_not_resolve(cluster):
     cluster.mpirun("touch ran")
     wait, lead = cluster.wait(), cluster.lead(hosts="127.0.0.2,no-such-node.invalid", timeout=3)
     assert (lead.code(), wait.code()) == (1, 1)
-    assert "1 of 2 nodes are not ready after 3 s: no-such-node.invalid: its name does not resolve (" in lead.said
-    assert "no-such-node.invalid: its name does not resolve" in wait.said, "the other nodes are told why"
+    assert "node 1 (no-such-node.invalid) did not come within 3 s: its name does not resolve (" in lead.said
+    assert "(no-such-node.invalid) did not come within 3 s: its name" in wait.said, "the other nodes are told why"
     assert not (lead.folder / "ran").exists()
 
 
@@ -331,7 +332,7 @@ def test_a_port_where_nobody_listens(cluster):
     cluster.sshd_port = free_port()
     lead = cluster.lead(timeout=2)
     assert lead.code() == 1
-    assert f"2 of 2 nodes are not ready after 2 s: 127.0.0.2: port {cluster.sshd_port} at 127.0.0.2: Conn" in lead.said
+    assert f"node 0 (127.0.0.2) did not come within 2 s: port {cluster.sshd_port} at 127.0.0.2: Conn" in lead.said
 
 
 @pytest.mark.parametrize(
@@ -351,7 +352,9 @@ def test_a_port_where_somebody_else_listens(cluster, greeting, what):
 def test_a_node_that_does_not_report_is_named(cluster):
     lead = cluster.lead(timeout=2)
     assert lead.code() == 1
-    assert f"127.0.0.3: node 1 of the job has not reported at port {cluster.port} here" in lead.said
+    assert (
+        f"node 1 (127.0.0.3) did not come within 2 s: it has not reported at port {cluster.port} of node 0" in lead.said
+    )
 
 
 def test_a_master_port_in_use(cluster):
@@ -427,7 +430,7 @@ def test_a_killed_node_0_is_noticed_by_the_others(cluster):
     wait, lead = running(cluster, "echo up; exec sleep 1000")
     lead.process.kill()
     assert wait.code() == 1
-    text = f"lost node 0 at 127.0.0.1:{cluster.port} before the job ended: it closed the connection"
+    text = f"node 0 (127.0.0.1:{cluster.port}) was lost before the job ended: it closed the connection"
     assert text in wait.said
 
 
@@ -435,7 +438,7 @@ def test_a_killed_waiting_node_ends_the_job(cluster):
     wait, lead = running(cluster, COUNT_TERM)
     wait.process.kill()
     assert lead.code() == 1
-    assert "node 1 (127.0.0.3) was lost before the job ended: stopping mpirun" in lead.said
+    assert "stopping mpirun: node 1 (127.0.0.3) was lost before the job ended" in lead.said
     assert "TERM 1" in lead.said
 
 
@@ -445,6 +448,7 @@ def test_a_waiting_node_that_is_stopped(cluster):
     assert wait.code() == 128 + signal.SIGTERM
     assert "ended by SIGTERM while it waited for node 0" in wait.said
     assert lead.code() == 1
+    assert read(lead.said.splitlines()[-1]) == "stopped on node 1 (127.0.0.3)"
 
 
 def test_a_stop_reaches_mpirun_once(cluster):
@@ -453,7 +457,8 @@ def test_a_stop_reaches_mpirun_once(cluster):
     os.killpg(lead.process.pid, signal.SIGTERM)
     assert (lead.code(), wait.code()) == (143, 143)
     assert lead.said.count("TERM ") == 1
-    assert "node 0 has ended with code 143: ended by SIGTERM" in wait.said
+    assert "node 0 has ended with code 143: stopped on node 0" in wait.said
+    assert read(wait.said.splitlines()[-1]) == read(lead.said.splitlines()[-1]) == "stopped on node 0 (127.0.0.2)"
 
 
 @pytest.mark.slow
@@ -476,7 +481,7 @@ def test_a_stop_before_mpirun_begins(cluster):
 def test_nobody_at_node_0(cluster):
     wait = cluster.wait(timeout=1)
     assert wait.code() == 1
-    assert f"cannot reach node 0 at 127.0.0.1:{cluster.port} within 1 s: Connection refused" in wait.said
+    assert f"node 0 (127.0.0.1:{cluster.port}) did not come within 1 s: Connection refused" in wait.said
 
 
 def test_another_jobs_node_0(cluster):

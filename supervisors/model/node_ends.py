@@ -1,0 +1,52 @@
+"""Sentences by which a node of an MPI job says that another one ended it. The node's program writes one as its last
+line, and it becomes the node's verdict."""
+
+import re
+
+_STOPPED = re.compile(r"stopped on node [0-9]+( .*)?")
+_LOST = re.compile(r"node [0-9]+( \(\S+\))? (did not come within|was lost) .*")
+#: What the program (launch/mpi/) puts before each of its lines.
+LABEL = "[muster mpi] "
+
+
+def stopped(node: int, name: str = "") -> str:
+    """Somebody stopped the job there."""
+    return f"stopped on {_node(node, name)}"
+
+
+def late(node: int, name: str, seconds: float, seen: str) -> str:
+    """It did not take part in time; `seen`: what there was of it."""
+    return f"{_node(node, name)} did not come within {_span(seconds)}: {seen}"
+
+
+def lost(node: int, name: str, seen: str) -> str:
+    """It took part, and exited or fell silent without a word."""
+    return f"{_node(node, name)} was lost before the job ended: {seen}"
+
+
+def read(line: str) -> str:
+    """The sentence in a line of the program; empty for any other line."""
+    text = line.removeprefix(LABEL).strip()
+    is_ours = line.startswith(LABEL) and (_STOPPED.fullmatch(text) or _LOST.fullmatch(text))
+    return text if is_ours else ""
+
+
+def is_stop(text: str) -> bool:
+    """Whether a sentence tells of a stop."""
+    return _STOPPED.fullmatch(text) is not None
+
+
+def recommend(text: str) -> tuple[str, str]:
+    """What to do about a job that ended so on another node, and why."""
+    if is_stop(text):
+        return "NONE", "the stop was requested on another node of the job"
+    node = text.partition(" did not come")[0].partition(" was lost")[0]
+    return "RETRY_ELSEWHERE", f"{node} of the job failed it: isolate that node"
+
+
+def _node(node: int, name: str) -> str:
+    return f"node {node} ({name})" if name else f"node {node}"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 60:g} min" if seconds >= 60 and not seconds % 60 else f"{seconds:g} s"
