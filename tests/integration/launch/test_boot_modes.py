@@ -1,6 +1,8 @@
 """Boot modes with real launchers and a real daemon; several nodes are several daemons on this machine."""
 
+import contextlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -8,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -504,22 +506,83 @@ def test_real_msrun_on_one_node(daemon: Daemon, tmp_path: Path, code: int) -> No
     assert "rank 1 of 2: total 3" in worker
 
 
+#: Two nodes with an address each, as network namespaces that a cable joins.
+CABLED = ("10.98.77.1", "10.98.77.2")
+
+
+@pytest.fixture
+def cabled(make_daemon: Callable[..., Daemon]) -> Iterator[list[Daemon]]:
+    """A daemon in each namespace. msrun asks `ip` whether the master's address is the node's own."""
+    if os.geteuid() or shutil.which("ip") is None:
+        pytest.skip("needs root and ip: apt install iproute2")
+    names = [f"muster-{os.getpid()}-{i}" for i in range(2)]
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, timeout=60)
+
+    with contextlib.ExitStack() as made:
+        for name in names:
+            ip("netns", "add", name)
+            made.callback(ip, "netns", "del", name)
+        ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
+        nodes = [make_daemon() for _ in names]
+        for name, address, node in zip(names, CABLED, nodes, strict=True):
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", "cable")
+            for device in ("lo", "cable"):
+                ip("-n", name, "link", "set", device, "up")
+            node.kill()
+            os.kill(node.nursery_pid(), signal.SIGKILL)
+            node.musterd = ("ip", "netns", "exec", name, *node.musterd)
+            node.restart()
+        yield nodes
+
+
 @pytest.mark.system
 @pytest.mark.skipif(not MSRUN, reason="needs MindSpore (800 MB): make test-msrun")
-def test_real_msrun_on_two_nodes(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
-    """msrun asks `ip` whether the master's address is its own: the second node must not think so."""
-    (tmp_path / "ip").write_text("#!/bin/sh\necho '[]'\n")
-    (tmp_path / "ip").chmod(0o755)
-    nodes, port = [make_daemon() for _ in NODES], free_port()
-    for rank, node in enumerate(nodes):
-        env = {"PATH": f"{tmp_path if rank else MSRUN}:{MSRUN}:/usr/bin:/bin:/usr/sbin:/sbin"}
-        node.run("python", script(tmp_path, MINDSPORE), "0", job_id="wide", boot="msrun", env=env, node_rank=rank,
-                 node_count=2, master_addr="127.0.0.1", master_port=port)  # fmt: skip
-    jobs = [node.wait("wide", 240) for node in nodes]
-    assert [job.state for job in jobs] == [SUCCEEDED] * 2, said(nodes[0], jobs[0]) + said(nodes[1], jobs[1])
-    for rank, node in enumerate(nodes):
-        log = node.root.log / "wide" / "msrun" / f"worker_{rank}.log"
-        assert f"rank {rank} of 2: total 3" in log.read_text()
+@pytest.mark.parametrize("table", [False, True], ids=["dynamic", "rank table"])
+def test_real_msrun_on_two_nodes(cabled: list[Daemon], tmp_path: Path, table: bool) -> None:
+    env = {"PATH": f"{MSRUN}:/usr/bin:/bin:/usr/sbin:/sbin"}
+    fields: dict[str, Any] = {"nodes": CABLED, "ranks": 2}
+    if table:
+        fields = {"rank_table": str(rank_table_of(tmp_path / "table.json"))}
+        env["MS_RANKTABLE_ENABLE"] = "True"
+    for rank, node in enumerate(cabled):
+        place = {"node_rank": rank} if not table else {}
+        node.run("python", script(tmp_path, MINDSPORE), "0", job_id="wide", boot="msrun", master_port=29488,
+                 env=env | {"MA_CURRENT_HOST_IP": CABLED[rank]}, **{"ranks": 0} | fields | place)  # fmt: skip
+    jobs = [node.wait("wide", 240) for node in cabled]
+    assert [job.state for job in jobs] == [SUCCEEDED] * 2, said(cabled[0], jobs[0]) + said(cabled[1], jobs[1])
+    for rank in range(4):
+        node, job = cabled[rank // 2], jobs[rank // 2]
+        assert f"rank {rank} of 4: total 10" in (node.root.log / "wide" / "msrun" / f"worker_{rank}.log").read_text()
+        assert f"rank {rank} of 4: total 10" in node.cli("logs", "wide").stdout
+        assert any(word.startswith("--rank_table_file=") for word in job.ranks[0].command) == table
+
+
+def rank_table_of(path: Path) -> Path:
+    """Of two nodes with two devices each."""
+    servers = []
+    for node, address in enumerate(CABLED):
+        ips = {str(i): f"192.98.{node}.{i + 1}" for i in range(2)}
+        devices = [{"device_id": i, "device_ip": ip, "rank_id": str(2 * node + int(i))} for i, ip in ips.items()]
+        servers.append({"server_id": address, "device": devices})
+    path.write_text(json.dumps({"status": "completed", "version": "1.0", "server_count": "2", "server_list": servers}))
+    return path
+
+
+@pytest.mark.system
+@pytest.mark.skipif(not MSRUN, reason="needs MindSpore (800 MB): make test-msrun")
+def test_real_msrun_and_why_which_shows_the_log_of_the_failed_worker(cabled: list[Daemon], tmp_path: Path) -> None:
+    fails = MINDSPORE.replace("sys.exit(", "assert get_rank() != 3, 'rank 3 gives up'; sys.exit(")
+    env = {"PATH": f"{MSRUN}:/usr/bin:/bin:/usr/sbin:/sbin"}
+    for rank, node in enumerate(cabled):
+        node.run("python", script(tmp_path, fails), "0", job_id="wide", boot="msrun", master_port=29488, nodes=CABLED,
+                 node_rank=rank, ranks=2, env=env)  # fmt: skip
+    cabled[1].explained("wide")
+    told = cabled[1].cli("why", "wide").stdout
+    assert "msrun reports: rank 3 exited with code 1" in told
+    assert "worker_3.log" in told and "rank 3 gives up" in told
+    cabled[0].stop("wide", grace_s=0)
 
 
 # --- folders of the fault diagnosis -----------------------------------------------------------------------------------
