@@ -4,7 +4,7 @@ import contextlib
 import time
 
 from muster.probes.kernel import process
-from muster.supervisors.job import hardware, stop_order
+from muster.supervisors.job import hardware, steps, stop_order
 from muster.supervisors.job.context import JobContext
 from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.escalation import Escalation
@@ -12,6 +12,7 @@ from muster.supervisors.job.remains import Remains
 from muster.supervisors.job.stop_causes import StopCauses
 from muster.supervisors.model import restart, verdict
 from muster.supervisors.model.lifecycle import Verdict
+from muster.supervisors.model.staging_progress import OUTPUTS
 from muster.supervisors.model.states import Kind, State
 from muster.supervisors.output import tee
 from muster.supervisors.output.gaps import remove_counts
@@ -90,8 +91,8 @@ class AttemptEnd:
             now = {"delay_s": delay, "up": process.uptime()}
             self._ledger.commit({"kind": Kind.RESTARTING} | fields | now)
             self._output.say(f"{end.summary}: restart {number} of {spec.max_restarts} in {delay:.1f} s")
-        elif spec.epilog and job.has_run and not self._remains.stuck:
-            self._ledger.commit({"kind": Kind.CONCLUDED, "state": state, "verdict": _fields(end)})
+        elif not self._remains.stuck and (after := steps.after(spec, job, state)):
+            self._ledger.commit({"kind": Kind.CONCLUDED, "state": state, "verdict": _fields(end), "after": after})
         else:
             self.end(state, end)
         self._remains.over_at = 0.0
@@ -99,6 +100,19 @@ class AttemptEnd:
         self._escalation.halt()
         self._ends.forget_all()
         self._remains.look()
+
+    def step_over(self, trouble: str) -> None:
+        """A step after the ranks has ended, with this `trouble` or none: the next one follows, or the end."""
+        job = self._context.job
+        assert job.concluded is not None
+        self._context.warn(trouble)
+        state, end = job.concluded
+        if job.after[0] == OUTPUTS and trouble:
+            state, end = steps.undelivered(state, end, trouble)
+        if left := job.after[1:]:
+            self._ledger.commit({"kind": Kind.CONCLUDED, "state": state, "verdict": _fields(end), "after": left})
+        else:
+            self.end(state, end)
 
     def end(self, state: State, end: Verdict) -> None:
         """Everything is put away, then the verdict."""
@@ -110,7 +124,14 @@ class AttemptEnd:
         self._output.commit_gaps()
         self._log_ends = self._log_ends or self._output.ends() | self._output.job_end()
         self._put_away()
-        ended = {"kind": Kind.ENDED, "state": state, "verdict": _fields(end), "log_ends": self._log_ends}
+        ended: dict[str, object] = {
+            "kind": Kind.ENDED,
+            "state": state,
+            "verdict": _fields(end),
+            "log_ends": self._log_ends,
+        }
+        if self._context.job.outputs_kept:
+            ended["kept"] = True
         over_at = self._remains.over_at
         try:
             self._ledger.commit(ended | ({"t": over_at} if over_at else {}))
@@ -131,7 +152,7 @@ class AttemptEnd:
         self._context.containment.remove()
         paths = self._context.paths
         fifos = [paths.job_fifo, *(paths.fifo(rank.rank) for rank in self._context.job.ranks)]
-        for path in [*fifos, paths.unborn, paths.exports]:
+        for path in [*fifos, paths.unborn, paths.exports, paths.staging_order, paths.staging_progress]:
             with contextlib.suppress(OSError):
                 path.unlink()
         remove_counts(paths)

@@ -14,6 +14,7 @@ from muster.supervisors.launch.modes import boot, modelarts, presets
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.settings_file import SettingsFile
 from muster.supervisors.model.spec import Boot, JobSpec, TrainingMode
+from muster.supervisors.model.staging_progress import CODE
 from muster.supervisors.paths import Root
 from muster.supervisors.system import trust
 
@@ -97,10 +98,17 @@ class ProcessBuilder:
         if self._records or self._spec.boot != Boot.RANKS or ascend or diagnosed:
             name = modelarts.job_name(self._spec.job_id, self._spec.env)
             unusual = user_folder.make_logs(self._root, name, self._spec.job_id, self.account)
-        if not self._has_folders():
-            names = [f"device{rank.device}" for rank in self._job.ranks]
+        names = [] if self._has_folders() else [f"device{rank.device}" for rank in self._job.ranks]
+        if self._spec.code and not self._spec.workdir:
+            names = [os.path.basename(self.code_folder)]
+        if names:
             user_folder.make_all(self._paths.workspace, names, self._spec.job_id, self.account)
         return unusual
+
+    @property
+    def code_folder(self) -> str:
+        """Where the job's code goes; see `modelarts.folders`."""
+        return modelarts.code_folder(self._root, self._spec)
 
     def make_private(self, path: Path) -> None:
         """An empty private file of the job's user. Raises OSError."""
@@ -112,9 +120,9 @@ class ProcessBuilder:
 
     def step(self, name: str, argv: tuple[str, ...], more: dict[str, str]) -> ProcessSpec:
         """A process before or after the ranks; its output goes to the job's log."""
-        workdir = self._spec.workdir or str(
-            self._workspace(self._job.ranks[0]) if self._job.ranks else self._paths.workspace
-        )
+        workdir = self._workspace(self._job.ranks[0]) if self._job.ranks else str(self._paths.workspace)
+        if name == CODE:  # it makes the folder
+            workdir = os.path.dirname(self.code_folder)
         return ProcessSpec(
             rank=-1,
             argv=argv,
@@ -123,7 +131,7 @@ class ProcessBuilder:
             fifo=self._paths.job_fifo,
             cgroup=self._job.cgroup,
             account=self.account,
-            folders=() if self._spec.workdir else (workdir,),
+            folders=() if self._spec.workdir or name == CODE else (workdir,),
             umask=self._umask,
             by_program=self._by_program,
         )
@@ -144,7 +152,7 @@ class ProcessBuilder:
         for rank, made in zip(job.ranks, processes, strict=True):
             env = environment.of_rank(self._root, spec, job, rank, common) | made.env
             env |= presets.folders(spec.training_mode, facts.log_dir, env)
-            workdir = spec.workdir or self._workspace(rank)
+            workdir = self._workspace(rank)
             specs.append(
                 ProcessSpec(
                     rank=rank.rank,
@@ -195,8 +203,11 @@ class ProcessBuilder:
         return bool(self._spec.workdir or (self._spec.rank_table and modelarts.working_folder(self._spec.env, 0)))
 
     def _workspace(self, rank: Rank) -> str:
+        """Its working folder."""
+        if self._spec.workdir:
+            return self.code_folder or self._spec.workdir
         elsewhere = modelarts.working_folder(self._spec.env, rank.local_rank) if self._spec.rank_table else ""
-        return elsewhere or str(self._paths.workspace / f"device{rank.device}")
+        return elsewhere or self.code_folder or str(self._paths.workspace / f"device{rank.device}")
 
     def _folders(self, env: dict[str, str], workdir: str) -> tuple[str, ...]:
         """Folders that are made as the job's user, who may be the only one who can (a network file system)."""

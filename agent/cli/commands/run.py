@@ -186,7 +186,7 @@ def _as_launcher(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str 
     caller.fill_umask(draft)
     asked = draft.asked
     env = _environment() | asked.env
-    draft.asked = asked = replace(asked, env=env, command=caller.with_python(asked.command))
+    draft.asked = asked = replace(asked, env=env, command=caller.with_python(asked.command, asked.code))
     table = asked.rank_table or modelarts.rank_table(asked.boot, env)
     if not os.path.isabs(table):
         draft.asked = replace(draft.asked, rank_table=table)  # relative to this folder, as the launcher would take it

@@ -49,6 +49,7 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
         yield causes_ended.stopped(facts)
         return
     yield causes_ended.not_begun(facts)
+    yield causes_ended.undelivered(facts)
     yield causes_ended.out_of_memory(facts)
     card = causes_hardware.card_failed(facts)
     said = causes_said.best(facts.signs, facts)
