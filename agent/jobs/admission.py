@@ -14,7 +14,6 @@ from dataclasses import fields, replace
 
 from muster.agent.config.schema import Config, HangTable
 from muster.agent.errors import InvalidRequest, NoRoom, PortInUse
-from muster.agent.jobs import staging_needs
 from muster.probes import hang
 from muster.supervisors.launch.child import Account
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, JobSpec, Violation
@@ -54,7 +53,11 @@ def refuse_unfit(spec: JobSpec, workdir_of_caller: FolderId | None = None) -> No
     caller's own, and this one there. Blocks."""
     names = ("pre_start", "requirements", "epilog", "staging_credentials")
     found = [*_workdir(spec.workdir, workdir_of_caller), *_files({name: getattr(spec, name) for name in names})]
-    found += [*_user(spec.user), *staging_needs.lacking(spec)]
+    found += _user(spec.user)
+    if spec.code or spec.inputs or spec.outputs:
+        from muster.agent.jobs import staging_needs  # most daemons have no such job
+
+        found += staging_needs.lacking(spec)
     if found:
         raise InvalidRequest(found)
 

@@ -36,7 +36,10 @@ class StepRun:
         left."""
         context, paths, spec = self._context, self._context.paths, self._spec
         self._make_files(builder, name)
-        argv = steps.command(name, spec, builder.common, paths)
+        if name in STEPS:
+            argv = steps.copying(paths)
+        else:
+            argv = steps.command(name, spec, builder.common, str(paths.packages), str(paths.exports))
         self._output.say(f"{steps.shown(name, spec)}: begins")
 
         def record(pids: list[int]) -> None:
@@ -66,6 +69,8 @@ class StepRun:
         elif name == steps.REQUIREMENTS:
             builder.make_own(paths.packages)
         elif name in STEPS:
+            for path in (paths.staging_progress, paths.staging_order):
+                path.unlink(missing_ok=True)  # of a copy before: to open it could wait for a lease of the user's
             builder.make_private(paths.staging_progress)
             builder.make_private(paths.staging_order)
             with open(paths.staging_order, "r+b") as file:

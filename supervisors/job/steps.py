@@ -86,16 +86,20 @@ def time_limit(name: str, spec: JobSpec) -> float:
     return DEFAULT_STAGING_S if name in STEPS else DEFAULT_REQUIREMENTS_S if name == REQUIREMENTS else DEFAULT_SCRIPT_S
 
 
-def command(name: str, spec: JobSpec, env: Mapping[str, str], paths: JobPaths) -> tuple[str, ...]:
-    """The command line of a step. `env` is what it runs in; it leaves its results in files of the job."""
-    if name in STEPS:  # what it copies is in the order: URLs may be secrets, and everybody can read a command line
-        program = (sys.executable, "-I", "-m", "muster.supervisors.staging.stage")
-        return (*program, str(paths.staging_order), str(paths.staging_progress))
+def copying(paths: JobPaths) -> tuple[str, ...]:
+    """The command line of a step that copies. What it copies is in its order: URLs may have secrets in them, and
+    everybody can read a command line."""
+    program = (sys.executable, "-I", "-m", "muster.supervisors.staging.stage")
+    return (*program, str(paths.staging_order), str(paths.staging_progress))
+
+
+def command(name: str, spec: JobSpec, env: Mapping[str, str], packages: str, exports: str) -> tuple[str, ...]:
+    """The command line of another step. `env` is what it runs in; it leaves its results in `packages` and `exports`."""
     if name == REQUIREMENTS:
-        pip = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--upgrade", "--target")
-        return (*_python(spec, env), *pip, str(paths.packages), "-r", spec.requirements)
+        pip = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--upgrade", "--target", packages)
+        return (*_python(spec, env), *pip, "-r", spec.requirements)
     script = spec.pre_start if name == PRE_START else spec.epilog
-    out = str(paths.exports) if name == PRE_START else os.devnull
+    out = exports if name == PRE_START else os.devnull
     if script.endswith(".py"):
         return (*_python(spec, env), "-c", _RUN, script, out)
     shell = "bash" if _is_there("bash", env) else "sh"

@@ -33,7 +33,8 @@ class StagingProgress:
         """The whole file, which one write replaces."""
         told = {name: getattr(self, name) for name in (*_NUMBERS, "step")}
         told |= {"now": self.now[-200:], "error": self.error[:MAX_ERROR]}
-        return json.dumps(told).encode()[: SIZE - 1].ljust(SIZE - 1) + b"\n"
+        text = json.dumps(told, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        return text.ljust(SIZE - 1) + b"\n"
 
     @classmethod
     def read(cls, path: Path) -> Self | None:

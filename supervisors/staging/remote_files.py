@@ -29,7 +29,8 @@ class FileSystem:
             given = _of_s3(given, self.scheme)
             url = f"s3://{url.partition('://')[2]}"
         elif self.scheme in _HTTP:
-            given.setdefault("client_kwargs", {}).setdefault("timeout", _timeout())
+            # Proxies are those of the job's environment.
+            given["client_kwargs"] = {"trust_env": True, "timeout": _timeout()} | given.get("client_kwargs", {})
         try:
             import fsspec.core
 

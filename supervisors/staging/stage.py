@@ -62,9 +62,14 @@ def main(words: list[str]) -> int:
     """Returns the exit code."""
     _quiet()
     mask = SecretMask()
-    with open(words[0], encoding="utf-8") as file:
-        order = json.load(file)
-    reporting = Reporting(os.open(words[1], os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW), order["step"], mask)
+    try:
+        with open(words[0], encoding="utf-8") as file:
+            order = json.load(file)
+        progress = os.open(words[1], os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        print(f"cannot open {error.filename}: {error.strerror}: the job's user must be able to reach the state folder")
+        return FAILED
+    reporting = Reporting(progress, order["step"], mask)
 
     def end(number: int, _frame: object) -> NoReturn:
         print(f"{order['step']}: ended by {signal.Signals(number).name}; what is copied stays", flush=True)
