@@ -3,4 +3,5 @@
 Nothing here touches processes or output. The spec: `spec`, `spec_fields`, `notify_rules`. The journal: `journal`,
 `ledger` (its writer). The job: `states`, `lifecycle`, `replay`, shared by supervisor and daemon. Decisions: `verdict`,
 `restart`, `card_identity`. The settings that supervisors need: `settings_file`.
+What is copied before and after the ranks: `staging_urls`, `staging_progress`.
 """

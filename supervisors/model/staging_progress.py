@@ -17,8 +17,8 @@ _NUMBERS = ("files", "files_done", "size", "size_done", "retries")
 
 @dataclass(slots=True)
 class StagingProgress:
-    """`size`: bytes of all files together, as far as known. `now`: what is copied at the moment. `error`: why it has failed,
-    or why it tries again."""
+    """`size`: bytes of all files together, as far as known. `now`: what is copied at the moment. `error`: why it has
+    failed, or why it tries again."""
 
     step: str = ""
     files: int = 0

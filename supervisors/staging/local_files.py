@@ -22,7 +22,7 @@ class Source(Protocol):
     is_folder: bool
 
     def items(self, say: Callable[[str], None]) -> list[StagedFile]:
-        """All files; `say` is told what is left out."""
+        """All files; `say` gets what is left out."""
 
     def look(self, item: StagedFile) -> StagedFile:
         """The same file as it is now."""
@@ -151,7 +151,7 @@ class LocalSink:
         return bool(item.md5) and md5_of(target) == item.md5
 
     def write(self, item: StagedFile, source: Source, at: Callable[[int], None]) -> None:
-        """Copies one file; `at` is told how far it is, in bytes. Raises NotCopyable, TryAgain."""
+        """Copies one file; `at` gets how far it is, in bytes. Raises NotCopyable, TryAgain."""
         target, part = self.target(item), self._part(item)
         try:
             self._make_folders(os.path.dirname(target))

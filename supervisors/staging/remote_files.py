@@ -154,7 +154,7 @@ class RemoteSink:
         return bool(found.mtime) and found.mtime >= item.mtime
 
     def write(self, item: StagedFile, at: Callable[[int], None]) -> None:
-        """Copies one file; `at` is told how far it is, in bytes. Raises NotCopyable, TryAgain."""
+        """Copies one file; `at` gets how far it is, in bytes. Raises NotCopyable, TryAgain."""
         at(0)
         target, size = self.target(item), item.size or 0
         try:

@@ -51,7 +51,7 @@ class Reporting:
         self.write()
 
     def follow(self) -> Callable[[int], None]:
-        """For one file: a function that is told at which byte it is."""
+        """For one file: a function that takes at which byte it is."""
         last = 0
 
         def at(position: int) -> None:

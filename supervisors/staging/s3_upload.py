@@ -11,7 +11,7 @@ PART, MOST = 16 << 20, 10_000
 
 
 def upload(fs: Any, path: str, size: int, target: str, at: Callable[[int], None]) -> None:
-    """`fs`: s3fs. `at` is told how far it is, in bytes. Raises OSError and what s3fs raises."""
+    """`fs`: s3fs. `at` gets how far it is, in bytes. Raises OSError and what s3fs raises."""
     bucket, key, _ = fs.split_path(target)
     where = {"Bucket": bucket, "Key": key}
     step = max(PART, -(-size // MOST))

@@ -3,13 +3,15 @@
 import errno
 from collections.abc import Iterable
 
+from muster.supervisors.supervision_errors import remedy
+
 #: Of a local file system: no other try helps.
 _LOCAL = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.ENAMETOOLONG}
 )
 #: Answers of HTTP that may be other ones in a moment.
 _PASSES = frozenset({408, 425, 429})
-_ROOM = {errno.ENOSPC: "no space is left on the device", errno.EDQUOT: "the disk quota is used up"}
+_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NotCopyable(Exception):
@@ -30,10 +32,11 @@ class FileChanged(TryAgain):
 
 def of_local(error: OSError, path: str) -> Exception:
     """What an error of this node's file system means for the copy of this file."""
-    why = _ROOM.get(error.errno or 0) or str(error.strerror or error).lower()
+    text = f"{path}: {str(error.strerror or error).lower()}"
     if error.errno in (errno.EACCES, errno.EPERM):
-        why += ": the job's user may not access it"
-    text = f"{path}: {why}"
+        text += ": the job's user may not access it"
+    elif what := remedy(error):
+        text += f": {what}"
     if error.errno in _ROOM:
         return NoRoomHere(text)
     if error.errno in _LOCAL or isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):

@@ -11,7 +11,7 @@ import click
 
 from muster.agent.cli.client.address import Address, naming_option, pass_address
 from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon, StdoutFailed, Why, not_started
-from muster.agent.cli.printing import as_dict, emit, emit_json, format_option, note, on_terminal, write
+from muster.agent.cli.printing import as_dict, emit, emit_json, note, on_terminal, short_format_option, write
 from muster.agent.cli.spec import caller
 from muster.agent.cli.spec.job_spec import Draft, is_utf8
 from muster.agent.cli.spec.spec_options import spec_options
@@ -448,7 +448,7 @@ class _Attached:
 @click.command(context_settings={"allow_interspersed_args": False})
 @pass_address
 @spec_options
-@format_option
+@short_format_option
 def start(address: Address, draft: Draft, as_json: bool) -> None:
     """Start a job and print its id.
 

@@ -26,7 +26,7 @@ def from_option(field: Field, written: str) -> Any:
         case kinds.Outputs():
             path, equals, url = written.partition("=")
             if not equals:
-                raise ValueError("must be PATH=URL, as in checkpoints=s3://bucket/run-7")
+                raise ValueError("must be PATH=URL, as in checkpoints=s3://bucket/run-7 (-o json prints JSON)")
             return path, url
         case _ if isinstance(field.default, dict):
             return pair(written)

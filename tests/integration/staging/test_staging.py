@@ -150,7 +150,8 @@ def test_outputs_that_cannot_be_delivered_are_kept_and_reported(make_daemon: Any
     assert job.verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
     assert out.read_text() == "result\n" and (tmp_path / "ended").read_text() == "FAILED 125\n"
     assert "Copy them from this node: " in eventually(lambda: daemon.cli("why", "kept").stdout)
-    daemon.restart()
+    daemon.kill()
+    daemon.start()
     assert daemon.get("kept").outputs_kept
     [last] = [r for r in journal.read(daemon.root.job("kept").journal).records if r["kind"] == "ended"]
     assert last["kept"] is True

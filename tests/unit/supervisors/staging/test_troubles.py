@@ -92,7 +92,11 @@ def test_credentials_that_are_refused(tmp_path: Path, mode: int, text: str, said
 
 
 def test_the_longest_section_wins() -> None:
-    table = {"s3": {"key": "a", "anon": False}, "s3://b/": {"key": "b"}, "s3://b/c/": {"key": "c"}}
+    table: dict[str, dict[str, object]] = {
+        "s3": {"key": "a", "anon": False},
+        "s3://b/": {"key": "b"},
+        "s3://b/c/": {"key": "c"},
+    }
     assert credentials.options(table, "s3://b/x") == {"key": "b", "anon": False}
     assert credentials.options(table, "s3://b/c/x")["key"] == "c"
     assert credentials.options(table, "https://x") == {}
