@@ -29,7 +29,7 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
         "job.checked": EventKind("the checks have ended", "`ok`"),
         "job.preparing": EventKind("an attempt begins", "`attempt`"),
         "job.step": EventKind(f"{_STEPS} begins", "`step`, `pid`"),
-        "job.step_ended": EventKind(f"{_STEPS} has ended", "`step`, `outcome`"),
+        "job.step_ended": EventKind(f"{_STEPS} has ended", "`step`, `outcome`, `exit_code`"),
         "job.running": EventKind("all ranks have started", "`attempt`"),
         "rank.exited": EventKind(
             "a rank has ended; `rank` says which",

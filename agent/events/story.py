@@ -147,7 +147,10 @@ def _step_ended(job: Job) -> _Told:
         _, done, failed = _COPYING[job.step_name]
         message = done if step.outcome is Outcome.EXITED and step.status == 0 else f"{failed}: {how}"
     took = max(step.ended_at - step.started_at, 0.0)
-    return "job.step_ended", None, message, took, {"step": job.step_name, "outcome": step.outcome}
+    attributes: dict[str, Any] = {"step": job.step_name, "outcome": step.outcome}
+    if step.status is not None and os.WIFEXITED(step.status):
+        attributes["exit_code"] = os.WEXITSTATUS(step.status)
+    return "job.step_ended", None, message, took, attributes
 
 
 def _exited(rank: Rank) -> _Told:

@@ -91,8 +91,10 @@ class AttemptEnd:
             now = {"delay_s": delay, "up": process.uptime()}
             self._ledger.commit({"kind": Kind.RESTARTING} | fields | now)
             self._output.say(f"{end.summary}: restart {number} of {spec.max_restarts} in {delay:.1f} s")
-        elif not self._remains.stuck and (after := steps.after(spec, job, state)):
+        elif after := steps.after(spec, job, state, stuck=self._remains.stuck):
             self._ledger.commit({"kind": Kind.CONCLUDED, "state": state, "verdict": _fields(end), "after": after})
+            if self._remains.stuck:  # they may still write what would be copied
+                self.step_over("outputs: were not copied: processes of the job are left, which cannot be killed")
         else:
             self.end(state, end)
         self._remains.over_at = 0.0

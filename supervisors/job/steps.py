@@ -62,11 +62,12 @@ def due(spec: JobSpec, job: Job) -> str:
     return ""
 
 
-def after(spec: JobSpec, job: Job, state: State) -> list[str]:
-    """The steps after the ranks of a job that ends like this."""
+def after(spec: JobSpec, job: Job, state: State, *, stuck: bool = False) -> list[str]:
+    """The steps after the ranks of a job that ends like this. `stuck`: some of it cannot be killed, and no epilog runs
+    beside that."""
     ran = job.spawned or any(past.started_at for past in job.past)
     wanted = ran and (state is State.SUCCEEDED or spec.output_always)
-    return [OUTPUTS] * bool(spec.outputs and wanted) + [EPILOG] * bool(spec.epilog and job.has_run)
+    return [OUTPUTS] * bool(spec.outputs and wanted) + [EPILOG] * bool(spec.epilog and job.has_run and not stuck)
 
 
 def is_taken_up(job: Job) -> bool:
