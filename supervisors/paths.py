@@ -100,6 +100,16 @@ class JobPaths:
         return self.folder / "sshd"
 
     @property
+    def staging_order(self) -> Path:
+        """What the step that copies inputs or outputs is to copy; belongs to the job's user, mode 0600."""
+        return self.folder / "staging.order"
+
+    @property
+    def staging_progress(self) -> Path:
+        """How far it is; belongs to the job's user, who writes it. See `StagingProgress`."""
+        return self.folder / "staging.progress"
+
+    @property
     def explained(self) -> Path:
         """The explained verdict of an ended job; the daemon writes it."""
         return self.folder / "explained.json"

@@ -22,6 +22,15 @@ _META = "muster.output"
 
 def format_option(command: F) -> F:
     """`-o table|wide|json|yaml`, given to the command as `as_json`: whether it prints objects, by `emit_json`."""
+    return _format_option(command, "-o", "--output")
+
+
+def short_format_option(command: F) -> F:
+    """The same without `--output`, for a command that has another option of that name."""
+    return _format_option(command, "-o")
+
+
+def _format_option(command: F, *names: str) -> F:
 
     def keep(context: click.Context, _option: click.Parameter, value: str) -> bool:
         if value != "table":  # also where the command of a group has said nothing of its own
@@ -29,8 +38,7 @@ def format_option(command: F) -> F:
         return context.meta.get(_META) in ("json", "yaml")
 
     return click.option(
-        "-o",
-        "--output",
+        *names,
         "as_json",
         type=click.Choice(["table", "wide", "json", "yaml"]),
         default="table",

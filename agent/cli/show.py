@@ -61,6 +61,16 @@ def status(rank: job_pb2.Rank) -> str:
     return str(rank.exit_code) if waited_for or rank.exit_code else ""
 
 
+def step(job: job_pb2.Job) -> str:
+    """The step that runs, and how far it is with what it copies."""
+    if not job.HasField("staging"):
+        return job.step
+    told = job.staging
+    text = f"{job.step}: {told.files_done} of {told.files} files, {size(told.bytes_done)} of {size(told.bytes)}"
+    text += f", {clean(told.now)}" if told.now else ""
+    return text + (f"; {told.retries} retries, the last one after: {clean(told.error)}" if told.retries else "")
+
+
 def gap(job: job_pb2.Job) -> str:
     """The words for a job that is losing output; "" for any other."""
     return "losing output" if job.HasField("log_gap") or any(r.HasField("output_gap") for r in job.ranks) else ""

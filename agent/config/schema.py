@@ -18,8 +18,8 @@ from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.node_settings import NodeSettings
 from muster.probes.settings import FileMode, Settings, setting, settings_of, unknown
 from muster.supervisors.model import notify_rules
-from muster.supervisors.model.settings_file import LogSettings
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, MAX_RANKS
+from muster.supervisors.system.settings_file import LogSettings
 
 #: What an operator wants to be woken for.
 _EVENTS = ("failed", "hung", "suspected_hang", "recovered", "output_lost", "node_condition")

@@ -13,6 +13,7 @@ class EventKind(NamedTuple):
 
 
 _SUPERVISOR = "no successor, or does not answer and was replaced; of many deaths one a minute"
+_STEPS = "`code`, `inputs`, `requirements`, `pre_start`, `outputs` or `epilog`"
 _HANG = "`verdict`, `kind`, `ranks`, `confidence`, `attempt`"
 
 KINDS: Mapping[str, EventKind] = MappingProxyType(
@@ -29,8 +30,8 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
         "job.preparing": EventKind("an attempt begins", "`attempt`"),
         "job.services": EventKind("the services that run beside the ranks were started", "`pids`"),
         "job.service_ended": EventKind("one of them has ended", "`service`, `outcome`, `pid`"),
-        "job.step": EventKind("`requirements`, `pre_start` or `epilog` begins", "`step`, `pid`"),
-        "job.step_ended": EventKind("`requirements`, `pre_start` or `epilog` has ended", "`step`, `outcome`"),
+        "job.step": EventKind(f"{_STEPS} begins", "`step`, `pid`"),
+        "job.step_ended": EventKind(f"{_STEPS} has ended", "`step`, `outcome`, `exit_code`"),
         "job.running": EventKind("all ranks have started", "`attempt`"),
         "rank.exited": EventKind(
             "a rank has ended; `rank` says which",

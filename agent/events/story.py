@@ -9,6 +9,7 @@ from muster.probes.kernel import endings
 from muster.supervisors.model import verdict
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, Rank
+from muster.supervisors.model.staging_progress import CODE, INPUTS, OUTPUTS
 from muster.supervisors.model.states import JOB, SERVICE, STEP, Kind, Outcome, StopCause
 
 _WHY = {
@@ -26,6 +27,12 @@ _CAUSES = {
     StopCause.SERVICE_ENDED: "{by} has ended",
     StopCause.NOT_STARTED: "its ranks could not be started",
     StopCause.SERVED: "the ranks that it served have ended",
+}
+#: By step: that it copies, that all is copied, and that it is not.
+_COPYING = {
+    CODE: ("downloading training code", "training code is local", "the training code was not downloaded"),
+    INPUTS: ("downloading inputs", "inputs are local", "the inputs were not downloaded"),
+    OUTPUTS: ("uploading outputs", "outputs are delivered", "the outputs were not delivered"),
 }
 
 
@@ -79,7 +86,8 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
         case Kind.RUNNING:
             return "job.running", None, "all ranks have started", took, {"attempt": job.attempt}
         case Kind.STEP if "ending" not in r:
-            return "job.step", None, f"{r['name']} begins", 0.0, {"step": r["name"], "pid": r["pid"]}
+            message = _COPYING.get(r["name"], ("",))[0] or f"{r['name']} begins"
+            return "job.step", None, message, 0.0, {"step": r["name"], "pid": r["pid"]}
         case Kind.EXITED if r["rank"] == STEP:
             return _step_ended(job)
         case Kind.SERVICES:
@@ -140,9 +148,16 @@ def _output_lost(r: Record) -> _Told:
 def _step_ended(job: Job) -> _Told:
     step = job.step
     assert step is not None
-    message = f"{job.step_name} {step.detail or endings.describe(step.status)}"
+    how = step.detail or endings.describe(step.status)
+    message = f"{job.step_name} {how}"
+    if job.step_name in _COPYING:
+        _, done, failed = _COPYING[job.step_name]
+        message = done if step.outcome is Outcome.EXITED and step.status == 0 else f"{failed}: {how}"
     took = max(step.ended_at - step.started_at, 0.0)
-    return "job.step_ended", None, message, took, {"step": job.step_name, "outcome": step.outcome}
+    attributes: dict[str, Any] = {"step": job.step_name, "outcome": step.outcome}
+    if step.status is not None and os.WIFEXITED(step.status):
+        attributes["exit_code"] = os.WEXITSTATUS(step.status)
+    return "job.step_ended", None, message, took, attributes
 
 
 def _service_ended(service: Rank) -> _Told:

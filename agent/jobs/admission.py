@@ -51,8 +51,13 @@ def refuse_configured(spec: JobSpec, config: Config) -> None:
 def refuse_unfit(spec: JobSpec, workdir_of_caller: FolderId | None = None) -> None:
     """Raises InvalidRequest if this node lacks the spec's folder, files or user. `workdir_of_caller`: the folder is the
     caller's own, and this one there. Blocks."""
-    files = {"pre_start": spec.pre_start, "requirements": spec.requirements, "epilog": spec.epilog}
-    found = [*_workdir(spec.workdir, workdir_of_caller), *_files(files), *_user(spec.user)]
+    names = ("pre_start", "requirements", "epilog", "staging_credentials")
+    found = [*_workdir(spec.workdir, workdir_of_caller), *_files({name: getattr(spec, name) for name in names})]
+    found += _user(spec.user)
+    if spec.code or spec.inputs or spec.outputs:
+        from muster.agent.jobs import staging_needs  # most daemons have no such job
+
+        found += staging_needs.lacking(spec)
     if found:
         raise InvalidRequest(found)
 

@@ -1,7 +1,8 @@
 """Removes records of ended jobs beyond a number or an age. Their logs stay until the rules of [logs] remove them.
 
 A record is everything that muster keeps of a job except its logs and events: its folder, with journal, spec, workspace,
-stacks and installed packages, and its rows of telemetry. The order of removal is such that a kill at any moment leaves
+stacks and installed packages, and its rows of telemetry. That of a job whose outputs could not be delivered stays, as
+they may be in it: `muster rm` removes it. The order of removal is such that a kill at any moment leaves
 either the whole job, which the next pass collects, or a folder that the next start removes.
 """
 
@@ -110,7 +111,8 @@ class Collecting:
     def _may_go(self, row: Ended) -> bool:
         registry = self._registry
         if (
-            row.job_id in registry.ended.unread
+            row.outputs_kept
+            or row.job_id in registry.ended.unread
             or registry.is_followed(row.job_id)
             or registry.leasing.held_by(row.job_id) is not None
         ):

@@ -34,10 +34,10 @@ from muster.probes.calls import watched
 from muster.probes.calls.script import Script
 from muster.probes.checks.result import one_line
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.model.settings_file import LogSettings, SupervisorSettings
-from muster.supervisors.model.settings_file import write as write_settings
 from muster.supervisors.output import gzip_members, log_segments, rotation
 from muster.supervisors.paths import Root
+from muster.supervisors.system.settings_file import LogSettings, SupervisorSettings
+from muster.supervisors.system.settings_file import write as write_settings
 
 #: Seconds between two looks at the log folder; limit of a look or removal.
 LOOK_S, SLOW_S = 60.0, 600.0

@@ -22,6 +22,7 @@ from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model import lifecycle, verdict
 from muster.supervisors.model.job_logs import log_of
 from muster.supervisors.model.spec import JobSpec, Violation
+from muster.supervisors.model.staging_progress import StagingProgress
 from muster.supervisors.model.states import JOB, State
 from muster.supervisors.paths import Root, rank_log_name
 from muster.v1 import event_pb2, job_pb2
@@ -73,6 +74,7 @@ def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
         preset_env=presets.of(entry.spec.training_mode),
         world_size=job.world_size,
         step=job.step_name if job.in_step and not job.state.final else "",
+        outputs_kept=job.outputs_kept,
     )
     logs = str(root.log)  # a Path for each of a thousand ranks would be a third of what a List takes
     for rank in job.ranks:
@@ -95,6 +97,19 @@ def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
     for check in job.checks:
         message.checks.append(check_to(check))
     return message
+
+
+def staging_to(found: StagingProgress) -> job_pb2.StagingProgress:
+    """How far a copy of inputs or outputs is."""
+    return job_pb2.StagingProgress(
+        files=found.files,
+        files_done=found.files_done,
+        bytes=found.size,
+        bytes_done=found.size_done,
+        retries=found.retries,
+        error=plain(found.error),
+        now=plain(found.now),
+    )
 
 
 def _gap(gap: lifecycle.OpenGap) -> job_pb2.OutputGap:

@@ -111,7 +111,8 @@ def steps(events: Sequence[Event], end: float | None) -> list[Bar]:
             open_at[step] = event.time
         elif event.kind == "job.step_ended":
             begun = open_at.pop(step, event.time - event.seconds)
-            well = event.message.endswith("with code 0")
+            # Events of an earlier version have no exit code.
+            well = event.attributes.get("exit_code") == "0" or event.message.endswith("with code 0")
             found.append(Bar(step, begun, max(begun, event.time), STEP if well else FAILED, _text(event.message)))
     found += [Bar(step, begun, end, STEP) for step, begun in open_at.items()]
     return sorted(found, key=lambda bar: bar.begin)

@@ -4,7 +4,7 @@ import contextlib
 import time
 
 from muster.probes.kernel import process
-from muster.supervisors.job import hardware, stop_order
+from muster.supervisors.job import hardware, steps, stop_order
 from muster.supervisors.job.context import JobContext
 from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.escalation import Escalation
@@ -13,6 +13,7 @@ from muster.supervisors.job.stop_causes import StopCauses
 from muster.supervisors.model import node_ends, restart, verdict
 from muster.supervisors.model.job_logs import fifo_of, log_of
 from muster.supervisors.model.lifecycle import Verdict
+from muster.supervisors.model.staging_progress import OUTPUTS
 from muster.supervisors.model.states import JOB, Kind, State, log_owner
 from muster.supervisors.output import tee
 from muster.supervisors.output.gaps import remove_counts
@@ -92,8 +93,10 @@ class AttemptEnd:
             now = {"delay_s": delay, "up": process.uptime()}
             self._ledger.commit({"kind": Kind.RESTARTING} | fields | now)
             self._output.say(f"{end.summary}: restart {number} of {spec.max_restarts} in {delay:.1f} s")
-        elif spec.epilog and job.has_run and not self._remains.stuck:
-            self._ledger.commit({"kind": Kind.CONCLUDED, "state": state, "verdict": _fields(end)})
+        elif after := steps.after(spec, job, state, stuck=self._remains.stuck):
+            self._ledger.commit({"kind": Kind.CONCLUDED, "state": state, "verdict": _fields(end), "after": after})
+            if self._remains.stuck:  # they may still write what would be copied
+                self.step_over("outputs: were not copied: processes of the job are left, which cannot be killed")
         else:
             self.end(state, end)
         self._remains.over_at = 0.0
@@ -101,6 +104,19 @@ class AttemptEnd:
         self._escalation.halt()
         self._ends.forget_all()
         self._remains.look()
+
+    def step_over(self, trouble: str) -> None:
+        """A step after the ranks has ended, with this `trouble` or none: the next one follows, or the end."""
+        job = self._context.job
+        assert job.concluded is not None
+        self._context.warn(trouble)
+        state, end = job.concluded
+        if job.after[0] == OUTPUTS and trouble:
+            state, end = steps.undelivered(state, end, trouble)
+        if left := job.after[1:]:
+            self._ledger.commit({"kind": Kind.CONCLUDED, "state": state, "verdict": _fields(end), "after": left})
+        else:
+            self.end(state, end)
 
     def end(self, state: State, end: Verdict) -> None:
         """Everything is put away, then the verdict."""
@@ -112,7 +128,14 @@ class AttemptEnd:
         self._output.commit_gaps()
         self._log_ends = self._log_ends or self._output.ends() | self._output.job_end()
         self._put_away()
-        ended = {"kind": Kind.ENDED, "state": state, "verdict": _fields(end), "log_ends": self._log_ends}
+        ended: dict[str, object] = {
+            "kind": Kind.ENDED,
+            "state": state,
+            "verdict": _fields(end),
+            "log_ends": self._log_ends,
+        }
+        if self._context.job.outputs_kept:
+            ended["kept"] = True
         over_at = self._remains.over_at
         try:
             self._ledger.commit(ended | ({"t": over_at} if over_at else {}))
@@ -133,7 +156,7 @@ class AttemptEnd:
         self._context.containment.remove()
         paths, job = self._context.paths, self._context.job
         fifos = [fifo_of(paths, number) for number in (JOB, *(one.rank for one in (*job.ranks, *job.services)))]
-        for path in [*fifos, paths.unborn, paths.exports]:
+        for path in [*fifos, paths.unborn, paths.exports, paths.staging_order, paths.staging_progress]:
             with contextlib.suppress(OSError):
                 path.unlink()
         remove_counts(paths)

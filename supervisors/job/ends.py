@@ -13,6 +13,7 @@ from muster.supervisors.launch import child
 from muster.supervisors.model import verdict
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank
+from muster.supervisors.model.staging_progress import STEPS, StagingProgress
 from muster.supervisors.model.states import Kind, Outcome
 from muster.supervisors.paths import JobPaths
 from muster.supervisors.system import oom
@@ -183,6 +184,9 @@ class Ends:
         if status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) in child.GIVEN_UP:
             entry = child.read_unborn(self._paths.unborn).get(rank.pid)
         detail = child.explain_exec(rank.argv[0] if rank.argv else self._command, entry) if entry else ""
+        if not entry and status and rank is self._ledger.job.step and self._ledger.job.step_name in STEPS:
+            told = StagingProgress.read(self._paths.staging_progress)
+            detail = told.error if told is not None else ""
         if status is None:
             detail = "it ended while neither its supervisor nor the nursery was running"
         outcome = verdict.outcome(self._ledger.job, rank.rank, status, unborn=entry is not None)

@@ -162,9 +162,12 @@ class RankGang:
             self._remains.look_later(bool(left))
             return False
         trouble = self._step.close()
+        if steps.is_taken_up(self._job) and (self._job.concluded is not None or self._job.stop is None):
+            self._output.say(f"{self._job.step_name}: is taken up again")
+            self._remains.look()  # for where it cannot be started at this moment
+            return self._run_after() if self._job.concluded is not None else self._go_on()
         if self._job.concluded is not None:
-            self._context.warn(trouble)
-            self._attempt_end.end(*self._job.concluded)
+            self._attempt_end.step_over(trouble)
         elif self._job.stop is not None:
             self._attempt_end.conclude()
         elif trouble:
@@ -191,6 +194,10 @@ class RankGang:
         self._escalation.end_services()
         self._remains.look_later(bool(self._context.containment.members()))
         return False
+
+    def _go_on(self) -> bool:
+        self._start.go_on()
+        return True
 
     def _record_running(self) -> bool:
         job = self._job
@@ -228,23 +235,26 @@ class RankGang:
         self._restart.set(self._job.restart_up - process.uptime(), self._remains.look)
         return False
 
-    def _run_epilog(self) -> bool:
+    def _run_after(self) -> bool:
+        """The next step after the ranks."""
         job = self._job
         assert job.concluded is not None
-        if self._explained.is_due(job.concluded[0]):
-            return False
+        name, more = job.after[0], {}
+        if name == steps.EPILOG:
+            if self._explained.is_due(job.concluded[0]):
+                return False
+            more = steps.environment_of_epilog(*job.concluded, verdict.reason(job), self._explained.found)
         try:
             builder = self._ranks.builder()
             self._output.open_job((builder.account.uid, builder.account.gid))
-            env = steps.environment_of_epilog(*job.concluded, verdict.reason(job), self._explained.found)
-            self._step.begin(builder, steps.EPILOG, env)
+            self._step.begin(builder, name, more)
         except (OSError, NotStartable) as error:
             if self._context.refusals.makes_room(error):
                 return True
-            text = f"{steps.shown(steps.EPILOG, self._context.spec)} could not be started: {error}"
-            # Not owed: where the journal takes no record, the epilog is tried again.
+            text = f"{steps.shown(name, self._context.spec)} could not be started: {error}"
+            # Not owed: where the journal takes no record, the step is tried again.
             self._ledger.commit({"kind": Kind.WARNING, "text": text}, sync=False)
-            self._attempt_end.end(*job.concluded)
+            self._attempt_end.step_over(text)
         return True
 
     NEXT: ClassVar[dict[Phase, Callable[["RankGang"], bool]]] = {
@@ -257,6 +267,6 @@ class RankGang:
         Phase.RANKS_RUN: _watch_ranks,
         Phase.RANKS_ENDED: _end_ranks,
         Phase.PAUSED: _wait_for_restart,
-        Phase.EPILOG_DUE: _run_epilog,
+        Phase.AFTER_DUE: _run_after,
         Phase.OVER: _wait,
     }

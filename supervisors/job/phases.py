@@ -6,7 +6,6 @@ docs/concepts/job-records.md has a picture of the phases.
 
 import enum
 
-from muster.supervisors.job.steps import EPILOG
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.states import State
 
@@ -18,7 +17,7 @@ class Phase(enum.Enum):
     ATTEMPT_DUE = enum.auto()
     #: The same, but somebody asked for the job's end.
     STOPPED_EARLY = enum.auto()
-    #: A step runs: requirements, pre_start, epilog.
+    #: A step runs: code, inputs, requirements, pre_start, outputs, epilog.
     STEP_RUNS = enum.auto()
     #: The step itself has ended; processes that it started may be left.
     STEP_ENDED = enum.auto()
@@ -32,8 +31,8 @@ class Phase(enum.Enum):
     RANKS_ENDED = enum.auto()
     #: An attempt has failed, and the time of the next one has not come.
     PAUSED = enum.auto()
-    #: It is known how the job ends, and its epilog is to be started.
-    EPILOG_DUE = enum.auto()
+    #: It is known how the job ends, and the next step after the ranks is to be started: outputs, epilog.
+    AFTER_DUE = enum.auto()
     #: The job has ended.
     OVER = enum.auto()
 
@@ -42,8 +41,8 @@ def phase(job: Job, up: float) -> Phase:
     """`up`: now, in seconds of CLOCK_BOOTTIME."""
     if job.state.final:
         return Phase.OVER
-    if job.concluded is not None and (job.step is None or job.step_name != EPILOG):
-        return Phase.EPILOG_DUE
+    if job.concluded is not None and (job.step is None or job.step_name != job.after[0]):
+        return Phase.AFTER_DUE
     if job.step is not None:  # `services` and `spawned` take the steps before the ranks out of the job
         return Phase.STEP_RUNS if job.in_step else Phase.STEP_ENDED
     if job.spawned:

@@ -15,6 +15,7 @@ from muster.supervisors.launch.spawning import ProcessBuilder
 from muster.supervisors.model.job_logs import job_log_files
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Verdict
+from muster.supervisors.model.staging_progress import STEPS
 from muster.supervisors.model.states import Kind, Outcome, State
 from muster.supervisors.output import tee
 from muster.supervisors.output.job_output import is_ours
@@ -32,13 +33,14 @@ class StepRun:
         self._climb = Climb(context.loop, self._terminate, self._kill, escalation.give_up)
 
     def begin(self, builder: ProcessBuilder, name: str, more: dict[str, str]) -> None:
-        """Starts a step, with `more` in its environment. Raises OSError, with no process and no step left."""
+        """Starts a step, with `more` in its environment. Raises OSError and NotStartable, with no process and no step
+        left."""
         context, paths, spec = self._context, self._context.paths, self._spec
-        if name == steps.PRE_START:
-            builder.make_private(paths.exports)
-        elif name == steps.REQUIREMENTS:
-            builder.make_own(paths.packages)
-        argv = steps.command(name, spec, builder.common, str(paths.packages), str(paths.exports))
+        self._make_files(builder, name)
+        if name in STEPS:
+            argv = steps.copying(paths)
+        else:
+            argv = steps.command(name, spec, builder.common, str(paths.packages), str(paths.exports))
         self._output.say(f"{steps.shown(name, spec)}: begins")
 
         def record(pids: list[int]) -> None:
@@ -58,6 +60,22 @@ class StepRun:
                 self._ends.take_back()
             raise
         self.arm()
+
+    def _make_files(self, builder: ProcessBuilder, name: str) -> None:
+        """Files of the job's user, in which the step leaves its results, or has its order. Raises OSError,
+        NotStartable."""
+        paths = self._context.paths
+        if name == steps.PRE_START:
+            builder.make_private(paths.exports)
+        elif name == steps.REQUIREMENTS:
+            builder.make_own(paths.packages)
+        elif name in STEPS:
+            for path in (paths.staging_progress, paths.staging_order):
+                path.unlink(missing_ok=True)  # of a copy before: to open it could wait for a lease of the user's
+            builder.make_private(paths.staging_progress)
+            builder.make_private(paths.staging_order)
+            with open(paths.staging_order, "r+b") as file:
+                file.write(steps.order(name, self._spec, builder.code_folder))
 
     def arm(self) -> None:
         """Counts the time of the running step, even if a predecessor began it, and goes on to end it."""
@@ -111,6 +129,9 @@ class StepRun:
             return ""
         unborn = step.outcome is Outcome.NOT_STARTED
         how = job.step_ending or ("could not be started" if unborn else endings.describe(step.status))
+        if step.detail and job.step_name in STEPS:  # it says it better than its exit code
+            self._output.say(f"{name}: {how}")
+            return f"{job.step_name}: {job.step_ending}{': ' if job.step_ending else ''}{step.detail}"
         if step.detail and not job.step_ending:
             how += f": {step.detail}"
         self._output.say(f"{name}: {how}")

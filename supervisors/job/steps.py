@@ -1,24 +1,42 @@
-"""The steps before and after the ranks: requirements, pre_start, epilog.
+"""The steps before and after the ranks: code, inputs, requirements, pre_start; outputs, epilog.
 
 Each step is one process. It runs as the job's user in the job's environment, behind the same gate and with the same
 records as a rank, so the successor of a dead supervisor finds it, waits for it, and knows how it ended.
 """
 
+import json
 import os
 import shlex
+import sys
 from collections.abc import Mapping
 
-from muster.supervisors.model import verdict
+from muster.supervisors.model import staging_urls, verdict
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
-from muster.supervisors.model.spec import DEFAULT_REQUIREMENTS_S, DEFAULT_SCRIPT_S, JobSpec
+from muster.supervisors.model.spec import (
+    DEFAULT_REQUIREMENTS_S,
+    DEFAULT_SCRIPT_S,
+    DEFAULT_STAGING_S,
+    DEFAULT_STAGING_TRIES,
+    JobSpec,
+)
+from muster.supervisors.model.staging_progress import CODE, INPUTS, OUTPUTS, STEPS
 from muster.supervisors.model.states import EXPLAINED, Outcome, State
+from muster.supervisors.paths import JobPaths
 from muster.supervisors.wire.explained_end import CauseFound
 
 REQUIREMENTS, PRE_START, EPILOG = "requirements", "pre_start", "epilog"
+#: A copy whose process was killed, or got lost with its supervisor and nursery, is taken up again so many times.
+MAX_COPIES = 3
 #: From SIGTERM to SIGKILL of a step whose time is over, in seconds.
 STEP_GRACE_S = 5.0
 #: A service that has run so long has started, in seconds (supervisord's startsecs); the ranks begin then.
 SERVICE_START_S = 1.0
+
+#: What to do about a copy that failed, by its exit code: sysexits' "cannot create" and "temporary failure" (stage.py).
+_AFTER_COPY = {
+    73: ("RETRY_ELSEWHERE", "this node has no room for what is to be copied"),
+    75: ("RETRY_HERE", "the other side did not answer; a copy goes on where it broke off"),
+}
 
 #: $0: the script, read into this very shell, so that its exports can be read. No variable and no argument of ours
 #: is in its way, it may end by itself or set a trap of its own, and its status is the step's unless we fail.
@@ -40,21 +58,46 @@ finally:
 
 def due(spec: JobSpec, job: Job) -> str:
     """The next step before the ranks of this attempt; empty where they can be made."""
-    if spec.requirements and REQUIREMENTS not in job.steps_done:
-        return REQUIREMENTS
-    if spec.pre_start and PRE_START not in job.steps_done:
-        return PRE_START
+    for name in (CODE, INPUTS, REQUIREMENTS, PRE_START):
+        if getattr(spec, name) and name not in job.steps_done:
+            return name
     return ""
+
+
+def after(spec: JobSpec, job: Job, state: State, *, stuck: bool = False) -> list[str]:
+    """The steps after the ranks of a job that ends like this. `stuck`: some of it cannot be killed, and no epilog runs
+    beside that."""
+    ran = job.spawned or any(past.started_at for past in job.past)
+    wanted = ran and (state is State.SUCCEEDED or spec.output_always)
+    return [OUTPUTS] * bool(spec.outputs and wanted) + [EPILOG] * bool(spec.epilog and job.has_run and not stuck)
+
+
+def is_taken_up(job: Job) -> bool:
+    """Whether the step that has ended is a copy that somebody else killed, or whose end is lost: what it has copied
+    counts, so that another process goes on from there."""
+    step = job.step
+    if step is None or job.step_name not in STEPS or job.step_ending or job.step_counts[job.step_name] >= MAX_COPIES:
+        return False
+    return step.outcome in (Outcome.SIGNALLED, Outcome.OUT_OF_MEMORY, Outcome.LOST)
 
 
 def time_limit(name: str, spec: JobSpec) -> float:
     """Seconds."""
-    asked = getattr(spec, f"{name}_timeout")
-    return float(asked if asked is not None else DEFAULT_REQUIREMENTS_S if name == REQUIREMENTS else DEFAULT_SCRIPT_S)
+    asked = spec.staging_timeout if name in STEPS else getattr(spec, f"{name}_timeout")
+    if asked is not None:
+        return float(asked)
+    return DEFAULT_STAGING_S if name in STEPS else DEFAULT_REQUIREMENTS_S if name == REQUIREMENTS else DEFAULT_SCRIPT_S
+
+
+def copying(paths: JobPaths) -> tuple[str, ...]:
+    """The command line of a step that copies. What it copies is in its order: URLs may have secrets in them, and
+    everybody can read a command line."""
+    program = (sys.executable, "-I", "-m", "muster.supervisors.staging.stage")
+    return (*program, str(paths.staging_order), str(paths.staging_progress))
 
 
 def command(name: str, spec: JobSpec, env: Mapping[str, str], packages: str, exports: str) -> tuple[str, ...]:
-    """The command line of a step. `env` is what it runs in; it leaves its results in `packages` and `exports`."""
+    """The command line of another step. `env` is what it runs in; it leaves its results in `packages` and `exports`."""
     if name == REQUIREMENTS:
         pip = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--upgrade", "--target", packages)
         return (*_python(spec, env), *pip, "-r", spec.requirements)
@@ -72,6 +115,14 @@ def command(name: str, spec: JobSpec, env: Mapping[str, str], packages: str, exp
         )  # the kernel refuses one without "#!", which a shell then reads itself
     keep = _KEEP.format(out=shlex.quote(out))
     return (shell, "-c", _SOURCE.format(trap=shlex.quote(f"{keep} || exit 1"), keep=keep), script)
+
+
+def order(name: str, spec: JobSpec, code_folder: str) -> bytes:
+    """What a step is to copy: a JSON object. `code_folder`: where code goes."""
+    wanted = {code_folder + "/": spec.code} if name == CODE else getattr(spec, name)
+    tries = DEFAULT_STAGING_TRIES if spec.staging_tries is None else spec.staging_tries
+    told = {"step": name, "copies": wanted, "credentials": spec.staging_credentials, "tries": tries}
+    return json.dumps(told).encode()
 
 
 def _python(spec: JobSpec, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -107,8 +158,12 @@ def environment_of_epilog(state: State, end: Verdict, reason: str, found: CauseF
 
 
 def shown(name: str, spec: JobSpec) -> str:
-    """The step and what it runs, for people."""
-    return f"{name} {getattr(spec, name)}"
+    """The step and what it runs or copies, for people."""
+    what = getattr(spec, name)
+    if name not in STEPS:
+        return f"{name} {what}"
+    urls = [staging_urls.shown(url) for url in (what.values() if isinstance(what, dict) else [what])]
+    return f"{name} {', '.join(urls[:3])}" + (f" and {len(urls) - 3} more" if len(urls) > 3 else "")
 
 
 def succeeded(step: Rank) -> bool:
@@ -119,5 +174,16 @@ def succeeded(step: Rank) -> bool:
 def failure(step: Rank, trouble: str, last_lines: tuple[str, ...]) -> tuple[State, Verdict]:
     """Of a job whose step before the ranks failed. `trouble`: which one, and how."""
     code = verdict.shell_code(step.status) if step.status else verdict.OWN_FAILURE
-    reason = "the job's own preparation failed, and no fault of the node is known"
-    return State.FAILED, Verdict(code, f"{trouble}; no rank was started", None, last_lines, (), "FAIL", reason)
+    advice = "FAIL", "the job's own preparation failed, and no fault of the node is known"
+    if step.role in STEPS:
+        advice = _AFTER_COPY.get(code, advice)
+    return State.FAILED, Verdict(code, f"{trouble}; no rank was started", None, last_lines, (), *advice)
+
+
+def undelivered(state: State, end: Verdict, trouble: str) -> tuple[State, Verdict]:
+    """The end of a job whose outputs could not be copied: what would have been a success is none. `trouble`: why."""
+    if state is not State.SUCCEEDED:
+        return state, end
+    reason = "the ranks succeeded, so another run would compute the same again: copy the outputs from this node"
+    summary = f"{end.summary}, and the outputs were not delivered: {trouble}; they are kept"
+    return State.FAILED, Verdict(verdict.OWN_FAILURE, summary, recommendation="FAIL", recommendation_reason=reason)

@@ -14,11 +14,12 @@ from muster.supervisors.launch.modes import boot, modelarts, presets
 from muster.supervisors.launch.service_processes import SERVICE_MARK
 from muster.supervisors.model.job_logs import fifo_of
 from muster.supervisors.model.lifecycle import Job, Rank
-from muster.supervisors.model.settings_file import SettingsFile
 from muster.supervisors.model.spec import Boot, JobSpec, TrainingMode
+from muster.supervisors.model.staging_progress import CODE
 from muster.supervisors.model.states import STEP
 from muster.supervisors.paths import Root
 from muster.supervisors.system import trust
+from muster.supervisors.system.settings_file import SettingsFile
 
 
 def spawn(
@@ -100,10 +101,17 @@ class ProcessBuilder:
         if self._records or self._spec.boot != Boot.RANKS or ascend or diagnosed:
             name = modelarts.job_name(self._spec.job_id, self._spec.env)
             unusual = user_folder.make_logs(self._root, name, self._spec.job_id, self.account)
-        if not self._has_folders():
-            names = [f"device{rank.device}" for rank in self._job.ranks]
+        names = [] if self._has_folders() else [f"device{rank.device}" for rank in self._job.ranks]
+        if self._spec.code and not self._spec.workdir:
+            names = [os.path.basename(self.code_folder)]
+        if names:
             user_folder.make_all(self._paths.workspace, names, self._spec.job_id, self.account)
         return unusual
+
+    @property
+    def code_folder(self) -> str:
+        """Where the job's code goes; see `modelarts.folders`."""
+        return modelarts.code_folder(self._root, self._spec)
 
     def make_private(self, path: Path) -> None:
         """An empty private file of the job's user. Raises OSError."""
@@ -115,7 +123,8 @@ class ProcessBuilder:
 
     def step(self, name: str, argv: tuple[str, ...], more: dict[str, str]) -> ProcessSpec:
         """A process before or after the ranks; its output goes to the job's log."""
-        return self._alone(STEP, argv, self.common | {"MUSTER_STEP": name} | more)
+        workdir = os.path.dirname(self.code_folder) if name == CODE else ""  # it makes the folder
+        return self._alone(STEP, argv, self.common | {"MUSTER_STEP": name} | more, workdir)
 
     def services(self, changes: Changes) -> list[ProcessSpec]:
         """What runs beside the ranks; `changes`: what pre_start changed of the environment. Raises OSError,
@@ -127,10 +136,9 @@ class ProcessBuilder:
             self._alone(one.rank, one.argv, env | {SERVICE_MARK: str(one.local_rank)}) for one in self._job.services
         ]
 
-    def _alone(self, number: int, argv: tuple[str, ...], env: dict[str, str]) -> ProcessSpec:
-        workdir = self._spec.workdir or str(
-            self._workspace(self._job.ranks[0]) if self._job.ranks else self._paths.workspace
-        )
+    def _alone(self, number: int, argv: tuple[str, ...], env: dict[str, str], elsewhere: str = "") -> ProcessSpec:
+        workspace = self._workspace(self._job.ranks[0]) if self._job.ranks else str(self._paths.workspace)
+        workdir = elsewhere or workspace
         return ProcessSpec(
             rank=number,
             argv=argv,
@@ -139,7 +147,7 @@ class ProcessBuilder:
             fifo=self._paths.job_fifo if number == STEP else fifo_of(self._paths, number),
             cgroup=self._job.cgroup,
             account=self.account,
-            folders=() if self._spec.workdir else (workdir,),
+            folders=() if self._spec.workdir or elsewhere else (workdir,),
             umask=self._umask,
             by_program=self._by_program,
         )
@@ -160,7 +168,7 @@ class ProcessBuilder:
         for rank, made in zip(job.ranks, processes, strict=True):
             env = environment.of_rank(self._root, spec, job, rank, common) | made.env
             env |= presets.folders(spec.training_mode, facts.log_dir, env)
-            workdir = spec.workdir or self._workspace(rank)
+            workdir = self._workspace(rank)
             specs.append(
                 ProcessSpec(
                     rank=rank.rank,
@@ -212,8 +220,11 @@ class ProcessBuilder:
         return bool(self._spec.workdir or (self._spec.rank_table and modelarts.working_folder(self._spec.env, 0)))
 
     def _workspace(self, rank: Rank) -> str:
+        """Its working folder."""
+        if self._spec.workdir:
+            return self.code_folder or self._spec.workdir
         elsewhere = modelarts.working_folder(self._spec.env, rank.local_rank) if self._spec.rank_table else ""
-        return elsewhere or str(self._paths.workspace / f"device{rank.device}")
+        return elsewhere or self.code_folder or str(self._paths.workspace / f"device{rank.device}")
 
     def _folders(self, env: dict[str, str], workdir: str) -> tuple[str, ...]:
         """Folders that are made as the job's user, who may be the only one who can (a network file system)."""

@@ -2,6 +2,6 @@
 
 Nothing here touches processes or output. The spec: `spec`, `spec_fields`, `notify_rules`. The journal: `journal`,
 `ledger` (its writer). The job: `states`, `lifecycle`, `replay`, shared by supervisor and daemon. Decisions: `verdict`,
-`restart`, `card_identity`. Its logs by number: `job_logs`; what its nodes say of each other: `node_ends`. The settings
-that supervisors need: `settings_file`.
+`restart`, `card_identity`. Its logs by number: `job_logs`; what its nodes say of each other: `node_ends`.
+What is copied before and after the ranks: `staging_urls`, `staging_progress`.
 """

@@ -183,6 +183,8 @@ class Job:
     services: list[Rank] = field(default_factory=list)
     services_up: float = 0.0
     services_told: bool = False
+    #: How often a step was started, by name.
+    step_counts: dict[str, int] = field(default_factory=dict)
     past: list[Attempt] = field(default_factory=list)
     #: How many of the attempts before this one hung.
     hang_restarts: int = 0
@@ -208,8 +210,12 @@ class Job:
     asked: Asked | None = None
     terminated: bool = False
     killed: bool = False
-    #: How it will end, once the epilog is through; and how it has ended.
+    #: How it will end, once the steps after the ranks are through, and which of them are left, the first of them being
+    #: the next or the one that runs; and how it has ended.
     concluded: tuple[State, Verdict] | None = None
+    after: tuple[str, ...] = ()
+    #: Outputs that were to be copied, and could not: its folder is not to be removed by itself.
+    outputs_kept: bool = False
     verdict: Verdict | None = None
     last_time: float = 0.0
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Asked, Attempt, Job, OpenGap, Rank, Stop, Usage, Verdict
+from muster.supervisors.model.staging_progress import OUTPUTS
 from muster.supervisors.model.states import (
     JOB,
     SERVICE,
@@ -139,6 +140,7 @@ def _step(job: Job, r: Record) -> None:
     job.step_ending, job.step_kill_up = "", 0.0
     job.step = Rank(STEP, 0, 0, r["pid"], r["start"], r["t"], argv=tuple(r["argv"]), role=r["name"])
     job.step_name, job.step_up, job.boot_id = r["name"], r["up"], r["boot"]
+    job.step_counts[job.step_name] = job.step_counts.get(job.step_name, 0) + 1
 
 
 def _services(job: Job, r: Record) -> None:
@@ -170,6 +172,7 @@ def _unborn(job: Job, r: Record) -> None:
     """The gate closed before the ranks, a step, or the services: none of them ran, and they are to be made again."""
     if job.in_step:
         job.step = None
+        job.step_counts[job.step_name] -= 1
     elif job.has_services and not job.spawned:
         _forget_services(job)
     else:
@@ -225,6 +228,7 @@ def _exited(job: Job, r: Record) -> None:
     if rank is job.step:
         if rank.outcome is Outcome.EXITED and rank.status == 0:
             job.steps_done.add(job.step_name)
+            job.outputs_kept &= job.step_name != OUTPUTS
     elif rank.rank > SERVICE:
         job.ends.append(rank.rank)
 
@@ -288,12 +292,15 @@ def _lost_bytes(job: Job, r: Record) -> None:
 
 
 def _concluded(job: Job, r: Record) -> None:
-    """state, verdict{}: how the job will end, whatever its epilog does."""
+    """state, verdict{}: how the job will end, whatever its epilog does; after[]: the steps that are left, where that is
+    not the epilog alone. Again once the first of several is through, which may change the end."""
     job.concluded = _final(r), _verdict(r["verdict"])
+    job.after = tuple(r.get("after") or ("epilog",))
+    job.outputs_kept |= OUTPUTS in job.after
 
 
 def _ended(job: Job, r: Record) -> None:
-    """state, verdict{}, log_ends{rank: bytes} (JOB: of the job's own log)."""
+    """state, verdict{}, log_ends{rank: bytes} (JOB: of the job's own log), kept: as `Job.outputs_kept` has it."""
     job.log_ends = {int(rank): size for rank, size in r.get("log_ends", {}).items()}
     job.state, job.verdict = _final(r), _verdict(r["verdict"])
     job.ended_at = r["t"]

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model import spec_fields as kind
+from muster.supervisors.model import staging_urls
 from muster.supervisors.model.notify_rules import JOB_EVENTS, without_secrets
 from muster.supervisors.system import trust
 
@@ -27,6 +28,9 @@ DEFAULT_READY_S = 600.0
 #: Time limits of what runs before and after the ranks, in seconds.
 DEFAULT_SCRIPT_S = 600.0
 DEFAULT_REQUIREMENTS_S = 1800.0
+DEFAULT_STAGING_S = 7200.0
+#: Tries in a row without a byte of progress, of what is copied before and after the ranks.
+DEFAULT_STAGING_TRIES = 8
 
 
 class Boot(enum.StrEnum):
@@ -175,6 +179,32 @@ class JobSpec:
     )] = ""
     requirements_timeout: Annotated[float | None, kind.TimeLimit(
         "DURATION", "Time limit of `requirements`.", option=None, unset=_minutes(DEFAULT_REQUIREMENTS_S),
+    )] = None
+    code: Annotated[str, kind.StagingUrl(
+        "URL", "Copy this code before the first attempt; the ranks then work in its folder.",
+        more="The folder has the last part of the URL as name, and lies in `workdir`. "
+        "[staging.md](../guides/staging.md)", hide=staging_urls.shown,
+    )] = ""
+    inputs: Annotated[dict[str, str], kind.Inputs(
+        "URL=PATH", "Copy a file or folder to PATH before the first attempt.",
+        more="A relative path is one in the ranks' working folder.", option="input", hide=staging_urls.all_shown,
+    )] = field(default_factory=dict)
+    outputs: Annotated[dict[str, str], kind.Outputs(
+        "PATH=URL", "Copy a file or folder to URL after the end, if the job has succeeded.",
+        more="A relative path is one in the ranks' working folder.", option="output", hide=staging_urls.all_shown,
+    )] = field(default_factory=dict)
+    output_always: Annotated[bool, kind.Flag(
+        "", "Copy the outputs after a failure or a stop, too.",
+    )] = False
+    staging_credentials: Annotated[str, kind.FilePath(
+        "FILE", "Keys for the URLs of code, inputs and outputs: a TOML file that nobody but its owner may read.",
+    )] = ""
+    staging_timeout: Annotated[float | None, kind.TimeLimit(
+        "DURATION", "Time limit of each of the copies: code, inputs, outputs.", unset=_minutes(DEFAULT_STAGING_S),
+    )] = None
+    staging_tries: Annotated[int | None, kind.Whole(
+        "N", "Give up a copy after N tries in a row that bring nothing.", option=None, least=1, most=1000,
+        unset=str(DEFAULT_STAGING_TRIES),
     )] = None
     epilog: Annotated[str, kind.FilePath("SCRIPT", "Run this script once after the end, whatever the end was.")] = ""
     epilog_timeout: Annotated[float | None, kind.TimeLimit(

@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.model import notify_rules
+from muster.supervisors.model import notify_rules, staging_urls
 from muster.supervisors.paths import is_reserved
 
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -311,6 +311,45 @@ class Variables(Field):
                 yield f"[{name!r}]", "a name must not be empty and must not contain '=' or NUL"
             else:
                 yield from _string_problems(f"[{name}]", f"{name}={text}")
+
+
+class StagingUrl(Field):
+    """A URL that something is copied from."""
+
+    toml = "URL"
+
+    def problems(self, value: str) -> Problems:
+        if value and (problem := staging_urls.problem(value)):
+            yield "", problem
+
+    def allows(self) -> str:
+        return "a URL, as in s3://bucket/folder"
+
+
+class Inputs(Field):
+    """By path: the URL that is copied there."""
+
+    toml = "table: by path the URL"
+
+    def problems(self, value: dict[str, str]) -> Problems:
+        for path, problem in staging_urls.problems(value):
+            yield self.part(path), problem
+        plain = [path.rstrip("/") for path in value]
+        if len(set(plain)) != len(plain):
+            yield "", "names a path twice"
+
+
+class Outputs(Field):
+    """By path: the URL that it is copied to."""
+
+    toml = Inputs.toml
+
+    def problems(self, value: dict[str, str]) -> Problems:
+        for path, problem in staging_urls.problems(value, written=True):
+            yield self.part(path), problem
+        targets = [url.rstrip("/") for url in value.values()]
+        if len(set(targets)) != len(targets):
+            yield "", "names a URL twice: give each path a URL of its own"
 
 
 class Labels(Field):

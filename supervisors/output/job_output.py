@@ -17,7 +17,6 @@ from muster.probes.kernel.process import FULL
 from muster.supervisors.model.job_logs import fifo_of, job_log_files, log_of, slot_of
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank
-from muster.supervisors.model.settings_file import SettingsFile
 from muster.supervisors.model.states import JOB, Kind, log_owner
 from muster.supervisors.output import rotation, tee
 from muster.supervisors.output.gaps import Count, Counts, Gap
@@ -27,6 +26,7 @@ from muster.supervisors.output.log_segments import companions, removed_path
 from muster.supervisors.output.splicing import REST_S, Splicer
 from muster.supervisors.paths import Root
 from muster.supervisors.system.loop import Loop
+from muster.supervisors.system.settings_file import SettingsFile
 
 #: How long output may take to be drained at the end, in seconds. Nobody writes any more by then.
 DRAIN_WAIT_S = 60.0

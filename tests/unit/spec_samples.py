@@ -28,6 +28,9 @@ _BY_KIND: dict[type[Field], tuple[Any, Any, str]] = {
     kinds.Webhook: ("https://example.org/hook", "https://example.org/hook", "https://example.org/hook"),
     kinds.Variables: ({"A": "1"}, {"A": 1}, "A=1"),
     kinds.Labels: ({"team": "x"}, {"team": "x"}, "team=x"),
+    kinds.StagingUrl: ("s3://b/code", "s3://b/code", "s3://b/code"),
+    kinds.Inputs: ({"d": "s3://b/x=1"}, {"d": "s3://b/x=1"}, "s3://b/x=1=d"),
+    kinds.Outputs: ({"o": "s3://b/x=1"}, {"o": "s3://b/x=1"}, "o=s3://b/x=1"),
     kinds.LimitTable: ({"nofile": -1.0}, {"nofile": "unlimited"}, "nofile=unlimited"),
     kinds.RuleSettings: ({"hung_s": "900"}, {"hung_s": 900}, "hung_s=900"),
 }

@@ -25,6 +25,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.messages import convert
 from muster.agent.text import plain
 from muster.supervisors.model.spec import MAX_GRACE_S, Violation
+from muster.supervisors.model.staging_progress import STEPS, StagingProgress
 from muster.supervisors.model.states import State
 from muster.v1 import job_pb2, job_pb2_grpc
 
@@ -82,7 +83,12 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         entry = await self._server.registry.get(request.job_id)
         if entry.damaged and not self._server.registry.damaged.living(entry.job_id):
             raise JournalUnreadable(request.job_id, entry.damaged)
-        return job_pb2.GetResponse(job=self._message(entry))
+        message = self._message(entry)
+        if message.step in STEPS:
+            path = self._server.root.job(entry.job_id).staging_progress
+            if (progress := await threads.run(StagingProgress.read, path)) is not None:
+                message.staging.CopyFrom(convert.staging_to(progress))
+        return job_pb2.GetResponse(job=message)
 
     async def List(self, request: job_pb2.ListRequest, context: "_Context") -> job_pb2.ListResponse:
         """See job.proto. Raises InvalidRequest."""

@@ -11,7 +11,7 @@ import click
 
 from muster.agent.cli.client.address import Address, naming_option, pass_address
 from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon, StdoutFailed, Why, not_started
-from muster.agent.cli.printing import as_dict, emit, emit_json, format_option, note, on_terminal, write
+from muster.agent.cli.printing import as_dict, emit, emit_json, note, on_terminal, short_format_option, write
 from muster.agent.cli.spec import caller
 from muster.agent.cli.spec.job_spec import Draft, is_utf8
 from muster.agent.cli.spec.spec_options import spec_options
@@ -186,7 +186,7 @@ def _as_launcher(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str 
     caller.fill_umask(draft)
     asked = draft.asked
     env = _environment() | asked.env
-    draft.asked = asked = replace(asked, env=env, command=caller.with_python(asked.command))
+    draft.asked = asked = replace(asked, env=env, command=caller.with_python(asked.command, asked.code))
     table = asked.rank_table or modelarts.rank_table(asked.boot, env)
     if not os.path.isabs(table):
         draft.asked = replace(draft.asked, rank_table=table)  # relative to this folder, as the launcher would take it
@@ -448,7 +448,7 @@ class _Attached:
 @click.command(context_settings={"allow_interspersed_args": False})
 @pass_address
 @spec_options
-@format_option
+@short_format_option
 def start(address: Address, draft: Draft, as_json: bool) -> None:
     """Start a job and print its id.
 

@@ -22,7 +22,7 @@ def fill(draft: Draft) -> tuple[int, int] | None:
     table = asked.rank_table or modelarts.rank_table(asked.boot, asked.env)
     has_folder = modelarts.in_container(asked.env) or (table and modelarts.working_folder(asked.env, 0))
     if "workdir" not in draft.written and not has_folder and _is_me(asked.user):
-        draft.asked = replace(asked, workdir=here(), command=with_python(asked.command))
+        draft.asked = replace(asked, workdir=here(), command=with_python(asked.command, asked.code))
         found = os.stat(".")
         return found.st_dev, found.st_ino
     return None
@@ -36,9 +36,11 @@ def fill_umask(draft: Draft) -> None:
         draft.asked = replace(draft.asked, umask=mask)
 
 
-def with_python(command: tuple[str, ...]) -> tuple[str, ...]:
-    """A bare `train.py` of this folder has Python before it, as under torchrun."""
+def with_python(command: tuple[str, ...], code: str) -> tuple[str, ...]:
+    """A bare `train.py` of this folder, or of `code` that is copied, has Python before it, as under torchrun."""
     script = command[0] if command else ""
+    if code and script.endswith(".py") and not os.path.isabs(script):
+        return ("python3", *command)
     if not script.endswith(".py") or not os.path.isfile(script) or os.access(script, os.X_OK):
         return command
     return ("python3", *command)

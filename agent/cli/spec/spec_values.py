@@ -21,6 +21,13 @@ def from_option(field: Field, written: str) -> Any:
         case kinds.LimitTable():
             name, value = pair(written)
             return name, limit(value)
+        case kinds.Inputs():
+            return _input(written)
+        case kinds.Outputs():
+            path, equals, url = written.partition("=")
+            if not equals:
+                raise ValueError("must be PATH=URL, as in checkpoints=s3://bucket/run-7 (-o json prints JSON)")
+            return path, url
         case _ if isinstance(field.default, dict):
             return pair(written)
         case kinds.Whole() if type(field) is kinds.Whole and field.least >= 0:
@@ -61,6 +68,14 @@ def cards(value: object) -> int | tuple[int, ...] | bool:
             f"{value!r}: must be a number of cards, as in 2, indices, as in 0,3 (3, for card 3 alone), or all"
         )
     return tuple(int(part) for part in parts) if "," in value else int(parts[0])
+
+
+def _input(written: str) -> tuple[str, str]:
+    """URL=PATH, turned round. A URL may have = in it, so that it ends at the last one. Raises ValueError."""
+    url, equals, path = written.rpartition("=")
+    if not equals:
+        raise ValueError("must be URL=PATH, as in s3://bucket/mnist=data")
+    return path, url
 
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -233,6 +248,8 @@ _READ: dict[type[Field], Callable[[Field, object], Any]] = {
     kinds.Secret: _secret,
     kinds.Variables: _pairs,
     kinds.Labels: _pairs,
+    kinds.Inputs: _pairs,
+    kinds.Outputs: _pairs,
     kinds.LimitTable: _limits,
     kinds.RuleSettings: _settings,
 }

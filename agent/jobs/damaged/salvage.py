@@ -18,7 +18,6 @@ from muster.agent.jobs.entry import Entry
 from muster.probes.kernel.process import Stat
 from muster.supervisors.model.job_logs import job_log_files
 from muster.supervisors.model.lifecycle import Job, OpenGap, Rank
-from muster.supervisors.model.settings_file import SettingsFile
 from muster.supervisors.model.states import JOB, log_owner, service_number
 from muster.supervisors.output.gaps import Counts, Gap
 from muster.supervisors.output.log_file import Claims
@@ -26,6 +25,7 @@ from muster.supervisors.output.tee import RankLog
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import AlreadySupervised, explain
 from muster.supervisors.system import lock
+from muster.supervisors.system.settings_file import SettingsFile
 
 #: Seconds between two checks for a draining supervisor; time limits of one round of a log, and of the last one.
 LOOK_S, ROUND_S, LAST_S = 0.5, 0.05, 10.0

@@ -32,6 +32,8 @@ class Ended:
     user: str = ""
     #: Whether it has a worker log without being asked (`modelarts.has_worker_log`).
     by_itself: bool = False
+    #: Whether it has outputs that could not be delivered.
+    outputs_kept: bool = False
 
     @property
     def key(self) -> tuple[float, str]:
@@ -52,7 +54,7 @@ class Ended:
         user = "" if entry.damaged else sys.intern(entry.spec.user)
         row = (entry.job_id, job.accepted_at, job.ended_at, job.state, job.node_rank, ranks, folders)
         by_itself = not entry.damaged and modelarts.has_worker_log(entry.spec)
-        return cls(*row, damaged=entry.damaged, user=user, by_itself=by_itself)
+        return cls(*row, damaged=entry.damaged, user=user, by_itself=by_itself, outputs_kept=job.outputs_kept)
 
 
 def numbers_of(ranks: Sequence[int]) -> Sequence[int]:

@@ -115,6 +115,7 @@ def _summary(job_id: str, paths: JobPaths) -> Summary | None:
             folders_of(job_id, spec),
             user=sys.intern(spec.user),
             by_itself=modelarts.has_worker_log(spec),
+            outputs_kept=bool(last.get("kept")),
         )
         if not release.possible(cards, placed["card_kind"], first["boot"]):
             cards = ()

@@ -13,7 +13,8 @@ from muster.agent.why.words import of_this_attempt
 from muster.probes.kernel import endings
 from muster.supervisors.model import node_ends, verdict
 from muster.supervisors.model.lifecycle import Rank
-from muster.supervisors.model.states import Outcome, StopCause
+from muster.supervisors.model.staging_progress import OUTPUTS, STEPS
+from muster.supervisors.model.states import Outcome, State, StopCause
 from muster.supervisors.model.verdict import stopper
 from muster.supervisors.system import oom
 
@@ -78,6 +79,8 @@ def not_begun(facts: Facts) -> Cause | None:
         return Cause(f"a check before the start failed: {said}", CERTAIN, "admission", tuple(dict.fromkeys(steps)))
     step = job.step
     if step is not None and step.outcome is not None and step.status != 0 and not job.spawned:
+        if job.step_name in STEPS and step.detail:
+            return Cause(f"{job.step_name} could not be copied: {step.detail}", CERTAIN, "job")
         return causes_said.in_step(facts) or Cause(
             f"{job.step_name} failed, so no rank was started",
             CERTAIN,
@@ -91,6 +94,17 @@ def not_begun(facts: Facts) -> Cause | None:
         return Cause(text, CERTAIN, "job", (mend,))
     summary = job.verdict.summary if job.verdict is not None else ""
     return Cause(f"none of its ranks ran: {summary}", CERTAIN, "muster") if summary else None
+
+
+def undelivered(facts: Facts) -> Cause | None:
+    """A job that succeeded but for its outputs."""
+    job = facts.job
+    if not job.outputs_kept or facts.first is not None or job.state is not State.FAILED:
+        return None
+    told = next((text for text in job.warnings if text.startswith(OUTPUTS)), OUTPUTS)
+    named = ", ".join(facts.entry.spec.outputs)
+    step = f"Copy them from this node: {named}. muster keeps the job's folder until `muster rm {facts.entry.job_id}`."
+    return Cause(f"not delivered: {told}", CERTAIN, "job", (step,))
 
 
 def out_of_memory(facts: Facts) -> Cause | None:

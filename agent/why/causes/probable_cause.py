@@ -51,6 +51,7 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
     yield causes_ended.on_other_node(facts)
     yield causes_ended.without_service(facts)
     yield causes_ended.not_begun(facts)
+    yield causes_ended.undelivered(facts)
     yield causes_ended.out_of_memory(facts)
     card = causes_hardware.card_failed(facts)
     said = causes_said.best(facts.signs, facts)

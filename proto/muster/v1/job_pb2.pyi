@@ -241,6 +241,46 @@ class JobSpec(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class InputsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class OutputsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_ID_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     ENV_FIELD_NUMBER: _builtins.int
@@ -278,6 +318,13 @@ class JobSpec(_message.Message):
     NOTIFY_FIELD_NUMBER: _builtins.int
     HOLD_FIELD_NUMBER: _builtins.int
     SERVICES_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    OUTPUT_ALWAYS_FIELD_NUMBER: _builtins.int
+    STAGING_CREDENTIALS_FIELD_NUMBER: _builtins.int
+    STAGING_TIMEOUT_FIELD_NUMBER: _builtins.int
+    STAGING_TRIES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """1 to 128 of [A-Za-z0-9._-], starting with a letter or a digit. Empty: the daemon generates an id."""
     ranks: _builtins.int
@@ -347,6 +394,16 @@ class JobSpec(_message.Message):
     """A barrier for the parts of a job of several nodes: once its checks are done the job has `awaits_release`, and its ranks begin
     when JobService.Release says so. It fails if none comes within `ready_timeout` (10 min).
     """
+    code: _builtins.str
+    """Copied before the first attempt: code into a folder of `workdir` (if that is empty, of the job's workspace) that has the last part
+    of the URL as name, in which the ranks then work; inputs, by path the URL. A relative path is one in the ranks' working folder.
+    URLs are those of fsspec, and obs; docs/guides/staging.md. What is behind `?` in a URL is a secret to muster.
+    """
+    output_always: _builtins.bool
+    staging_credentials: _builtins.str
+    """A TOML file with keys for these URLs, which the job's user can read, and nobody else may."""
+    staging_tries: _builtins.int
+    """Tries in a row without a byte of progress; 1 to 1000, default 8."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of every rank, exactly as it is given to execve: no shell. At least one word; the first is looked up
@@ -416,6 +473,18 @@ class JobSpec(_message.Message):
         ranks ends the attempt, whatever its exit code. They are told to end (SIGTERM) once the ranks have ended. At most 16.
         """
 
+    @_builtins.property
+    def inputs(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def outputs(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Copied after the end of the last attempt, by path the URL, if the job has succeeded; with `output_always` after every end
+        for which ranks ran. A job whose outputs could not be copied has failed; the outputs stay where they are.
+        """
+
+    @_builtins.property
+    def staging_timeout(self) -> _duration_pb2.Duration:
+        """Of each of the copies; default 2 h."""
+
     def __init__(
         self,
         *,
@@ -456,21 +525,32 @@ class JobSpec(_message.Message):
         notify: Global___Notify | None = ...,
         hold: _builtins.bool = ...,
         services: _abc.Iterable[_builtins.str] | None = ...,
+        code: _builtins.str = ...,
+        inputs: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        outputs: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        output_always: _builtins.bool = ...,
+        staging_credentials: _builtins.str = ...,
+        staging_timeout: _duration_pb2.Duration | None = ...,
+        staging_tries: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_umask", b"_umask", "cards", b"cards", "epilog_timeout", b"epilog_timeout", "limits", b"limits", "max_hang_restarts", b"max_hang_restarts", "max_runtime", b"max_runtime", "node_rank", b"node_rank", "notify", b"notify", "pre_start_timeout", b"pre_start_timeout", "ready_timeout", b"ready_timeout", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "umask", b"umask"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_staging_tries", b"_staging_tries", "_umask", b"_umask", "cards", b"cards", "epilog_timeout", b"epilog_timeout", "limits", b"limits", "max_hang_restarts", b"max_hang_restarts", "max_runtime", b"max_runtime", "node_rank", b"node_rank", "notify", b"notify", "pre_start_timeout", b"pre_start_timeout", "ready_timeout", b"ready_timeout", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "staging_timeout", b"staging_timeout", "staging_tries", b"staging_tries", "umask", b"umask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_umask", b"_umask", "boot", b"boot", "cards", b"cards", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "hang", b"hang", "hold", b"hold", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_hang_restarts", b"max_hang_restarts", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "notify", b"notify", "on_hang", b"on_hang", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "rank_table", b"rank_table", "ranks", b"ranks", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "services", b"services", "skip_check", b"skip_check", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_staging_tries", b"_staging_tries", "_umask", b"_umask", "boot", b"boot", "cards", b"cards", "code", b"code", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "hang", b"hang", "hold", b"hold", "inputs", b"inputs", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_hang_restarts", b"max_hang_restarts", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "notify", b"notify", "on_hang", b"on_hang", "output_always", b"output_always", "outputs", b"outputs", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "rank_table", b"rank_table", "ranks", b"ranks", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "services", b"services", "skip_check", b"skip_check", "staging_credentials", b"staging_credentials", "staging_timeout", b"staging_timeout", "staging_tries", b"staging_tries", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_hang_restarts: _TypeAlias = _typing.Literal["max_hang_restarts"]  # noqa: Y015
     _WhichOneofArgType__max_hang_restarts: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts"]  # noqa: Y015
     _WhichOneofReturnType__node_rank: _TypeAlias = _typing.Literal["node_rank"]  # noqa: Y015
     _WhichOneofArgType__node_rank: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank"]  # noqa: Y015
+    _WhichOneofReturnType__staging_tries: _TypeAlias = _typing.Literal["staging_tries"]  # noqa: Y015
+    _WhichOneofArgType__staging_tries: _TypeAlias = _typing.Literal["_staging_tries", b"_staging_tries"]  # noqa: Y015
     _WhichOneofReturnType__umask: _TypeAlias = _typing.Literal["umask"]  # noqa: Y015
     _WhichOneofArgType__umask: _TypeAlias = _typing.Literal["_umask", b"_umask"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_hang_restarts) -> _WhichOneofReturnType__max_hang_restarts | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__node_rank) -> _WhichOneofReturnType__node_rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__staging_tries) -> _WhichOneofReturnType__staging_tries | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__umask) -> _WhichOneofReturnType__umask | None: ...
 
@@ -663,6 +743,8 @@ class Job(_message.Message):
     SLOW_FIELD_NUMBER: _builtins.int
     AWAITS_RELEASE_FIELD_NUMBER: _builtins.int
     SERVICES_FIELD_NUMBER: _builtins.int
+    STAGING_FIELD_NUMBER: _builtins.int
+    OUTPUTS_KEPT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: Global___JobState.ValueType
     spec_digest: _builtins.str
@@ -679,7 +761,9 @@ class Job(_message.Message):
     world_size: _builtins.int
     """Ranks over all nodes, as far as they are known before a launcher makes them."""
     step: _builtins.str
-    """The step that runs before or after the ranks at this moment: "requirements", "pre_start", "epilog"; otherwise empty."""
+    """The step that runs before or after the ranks at this moment: "code", "inputs", "requirements", "pre_start", "outputs",
+    "epilog"; otherwise empty.
+    """
     cards_free: _builtins.bool
     """After the end: whether its cards are free for other jobs: the driver shows no process of the job on them. Always true
     for a job without cards.
@@ -690,6 +774,8 @@ class Job(_message.Message):
     """
     awaits_release: _builtins.bool
     """Its checks are done, and it waits for Release (`spec.hold`)."""
+    outputs_kept: _builtins.bool
+    """Outputs could not be delivered (or are not yet): they are kept where they are, and the job's folder is removed by Delete alone."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The spec with the values of `env` left out (the names stay, their values are empty)."""
@@ -756,6 +842,10 @@ class Job(_message.Message):
     def services(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rank]:
         """What runs beside the ranks of this node, in the order of the spec; `rank` is its place there, `role` its name."""
 
+    @_builtins.property
+    def staging(self) -> Global___StagingProgress:
+        """While code, inputs or outputs are copied; only in the answer of Get."""
+
     def __init__(
         self,
         *,
@@ -790,14 +880,58 @@ class Job(_message.Message):
         slow: Global___SlowRanks | None = ...,
         awaits_release: _builtins.bool = ...,
         services: _abc.Iterable[Global___Rank] | None = ...,
+        staging: Global___StagingProgress | None = ...,
+        outputs_kept: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "hang", b"hang", "log_gap", b"log_gap", "restart_at", b"restart_at", "slow", b"slow", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "hang", b"hang", "log_gap", b"log_gap", "restart_at", b"restart_at", "slow", b"slow", "spec", b"spec", "staging", b"staging", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "awaits_release", b"awaits_release", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "living", b"living", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "services", b"services", "slow", b"slow", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "supervisor_stuck", b"supervisor_stuck", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "awaits_release", b"awaits_release", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "living", b"living", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "outputs_kept", b"outputs_kept", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "services", b"services", "slow", b"slow", "spec", b"spec", "spec_digest", b"spec_digest", "staging", b"staging", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "supervisor_stuck", b"supervisor_stuck", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class StagingProgress(_message.Message):
+    """How far a copy is; docs/guides/staging.md."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILES_FIELD_NUMBER: _builtins.int
+    FILES_DONE_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    BYTES_DONE_FIELD_NUMBER: _builtins.int
+    RETRIES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    NOW_FIELD_NUMBER: _builtins.int
+    files: _builtins.int
+    files_done: _builtins.int
+    bytes: _builtins.int
+    """Of all files together, as far as it is known."""
+    bytes_done: _builtins.int
+    retries: _builtins.int
+    """Tries that failed, and why the last one did."""
+    error: _builtins.str
+    now: _builtins.str
+    """What is copied at this moment."""
+    def __init__(
+        self,
+        *,
+        files: _builtins.int = ...,
+        files_done: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        bytes_done: _builtins.int = ...,
+        retries: _builtins.int = ...,
+        error: _builtins.str = ...,
+        now: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "bytes_done", b"bytes_done", "error", b"error", "files", b"files", "files_done", b"files_done", "now", b"now", "retries", b"retries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagingProgress: _TypeAlias = StagingProgress  # noqa: Y015
 
 @_typing.final
 class SlowRanks(_message.Message):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from muster.supervisors.model import staging_urls
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.paths import Root
@@ -165,10 +166,19 @@ def _of_nccl(spec: JobSpec, job: "Job") -> dict[str, str]:
 
 def folders(root: Root, spec: JobSpec, home: str) -> dict[str, str]:
     """The platform's variables of folders: the user's home, the folder with the code and the one above it, and where
-    logs go. The code is where the ranks work, or, where each has a folder of its own, the one above these."""
-    code = spec.workdir or str(root.job(spec.job_id).workspace)
+    logs go. The code is where the job's code was copied to; otherwise where the ranks work, or, where each has a folder
+    of its own, the one above these."""
+    code = code_folder(root, spec) or spec.workdir or str(root.job(spec.job_id).workspace)
     parent = os.path.dirname(os.path.normpath(code)) or "/"
     return {"MA_HOME": home, "MA_JOB_DIR": parent, "MA_LOG_DIR": log_root(root), "WORKSPACE": code}
+
+
+def code_folder(root: Root, spec: JobSpec) -> str:
+    """Where the job's code is copied to, and its ranks work: a folder with the last part of its URL as name, in the
+    job's working folder. Empty: it has none."""
+    if not spec.code:
+        return ""
+    return os.path.join(spec.workdir or root.job(spec.job_id).workspace, staging_urls.name(spec.code))
 
 
 def log_root(root: Root) -> str:

@@ -27,11 +27,11 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.logs import log_keeping, log_upload
 from muster.agent.logs.log_keeping import LogKeeping
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
-from muster.supervisors.model.settings_file import SettingsFile
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import State
 from muster.supervisors.output import gzip_members, log_removals, log_segments
 from muster.supervisors.paths import Root
+from muster.supervisors.system.settings_file import SettingsFile
 from tests.small_disk import fill, needs_root, small_disk
 from tests.unit.waiting import until
 

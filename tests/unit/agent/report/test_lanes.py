@@ -50,11 +50,13 @@ def test_steps_have_a_begin_and_an_end_also_where_an_event_is_missing() -> None:
         event(4, "job.step", step="pre_start"),
         event(9, "job.step_ended", "pre_start exited with code 0", step="pre_start"),
         event(10, "job.running"),
+        event(15, "job.step_ended", "outputs are delivered", step="outputs", exit_code="0"),
         event(20, "job.step_ended", "epilog exited with code 1", step="epilog"),
     ]
+    after = [("outputs", 15, 15), ("epilog", 20, 20)]
     found = lanes.steps(told, 30)
-    assert spans(found) == [("checks", 1, 2), ("start", 3, 10), ("pre_start", 4, 9), ("epilog", 20, 20)]
-    assert [bar.look for bar in found] == ["step", "step", "step", "failed"]
+    assert spans(found) == [("checks", 1, 2), ("start", 3, 10), ("pre_start", 4, 9), *after]
+    assert [bar.look for bar in found] == ["step", "step", "step", "step", "failed"]
     assert spans(lanes.steps(told[:4], None)) == [("checks", 1, 2), ("start", 3, None), ("pre_start", 4, None)]
     # A clock that was set back makes no bar of negative length.
     back = [event(100, "job.stopping"), event(90, "job.ended")]

@@ -9,6 +9,7 @@ from muster.supervisors.job.steps import EPILOG, PRE_START
 from muster.supervisors.model.journal import FORMAT
 from muster.supervisors.model.lifecycle import Job, Verdict
 from muster.supervisors.model.replay import replay
+from muster.supervisors.model.staging_progress import OUTPUTS
 from muster.supervisors.model.states import STEP, StopCause
 
 VERDICT = {name: getattr(Verdict(1, "failed"), name) for name in Verdict.__slots__}
@@ -22,6 +23,7 @@ STOPPING = {"kind": "stopping", "cause": StopCause.REQUESTED, "by": "", "reason"
 SPAWNED = {"kind": "spawned", "ranks": [[0, 11, 5], [1, 12, 5]], "boot": "b"}
 RUNNING = {"kind": "running", "up": 3.0}
 RESTARTING = {"kind": "restarting", "attempt": 1, "verdict": VERDICT, "log_ends": {}, "delay_s": 10.0, "up": 100.0}
+BOTH = [OUTPUTS, EPILOG]
 CONCLUDED = {"kind": "concluded", "state": "FAILED", "verdict": VERDICT}
 ENDED = {"kind": "ended", "state": "FAILED", "verdict": VERDICT}
 
@@ -61,11 +63,15 @@ def job(*records: dict[str, Any]) -> Job:
         ([*RAN, RESTARTING], Phase.PAUSED),
         ([*RAN, RESTARTING, STOPPING], Phase.STOPPED_EARLY),
         ([*RAN, RESTARTING, PREPARING | {"attempt": 1}], Phase.ATTEMPT_DUE),
-        ([*RAN, CONCLUDED], Phase.EPILOG_DUE),
-        ([PREPARING, step(PRE_START), ended(STEP, 1), CONCLUDED], Phase.EPILOG_DUE),
+        ([*RAN, CONCLUDED], Phase.AFTER_DUE),
+        ([PREPARING, step(PRE_START), ended(STEP, 1), CONCLUDED], Phase.AFTER_DUE),
         ([*RAN, CONCLUDED, step(EPILOG)], Phase.STEP_RUNS),
-        ([*RAN, CONCLUDED, step(EPILOG), {"kind": "unborn"}], Phase.EPILOG_DUE),
+        ([*RAN, CONCLUDED, step(EPILOG), {"kind": "unborn"}], Phase.AFTER_DUE),
         ([*RAN, CONCLUDED, step(EPILOG), ended(STEP)], Phase.STEP_ENDED),
+        ([*RAN, CONCLUDED | {"after": BOTH}], Phase.AFTER_DUE),
+        ([*RAN, CONCLUDED | {"after": BOTH}, step(OUTPUTS)], Phase.STEP_RUNS),
+        ([*RAN, CONCLUDED | {"after": BOTH}, step(OUTPUTS), ended(STEP, 1)], Phase.STEP_ENDED),
+        ([*RAN, CONCLUDED | {"after": BOTH}, step(OUTPUTS), ended(STEP), CONCLUDED], Phase.AFTER_DUE),
         ([*RAN, ENDED], Phase.OVER),
     ],
 )

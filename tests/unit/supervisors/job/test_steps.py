@@ -333,3 +333,67 @@ def test_a_step_that_failed_is_the_jobs_failure(step, code):
     assert end.summary == "pre_start /s/pre.sh went wrong; no rank was started"
     assert (end.first_failed, end.victims, bool(end.recommendation_reason)) == (None, (), True)
     assert end.recommendation == "FAIL"
+
+
+# --- copies of code, inputs and outputs -------------------------------------------------------------------------------
+
+COPIES = JobSpec("j", ("x",), code="s3://b/c", inputs={"d": "s3://b/d"}, outputs={"o": "s3://b/o"}, epilog="/e.sh")
+
+
+def test_code_and_inputs_come_first_and_once():
+    assert steps.due(COPIES, Job()) == "code"
+    assert steps.due(COPIES, Job(steps_done={"code"})) == "inputs"
+    assert steps.due(COPIES, Job(steps_done={"code", "inputs"})) == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "always", "ran", "expected"),
+    [
+        (State.SUCCEEDED, False, True, ["outputs", "epilog"]),
+        (State.FAILED, False, True, ["epilog"]),
+        (State.FAILED, True, True, ["outputs", "epilog"]),
+        (State.STOPPED, True, True, ["outputs", "epilog"]),
+        (State.FAILED, True, False, ["epilog"]),
+    ],
+)
+def test_what_follows_the_ranks(state, always, ran, expected):
+    job = Job(spawned=ran, step=None if ran else Rank(STEP, 0, 0))
+    assert steps.after(replace(COPIES, output_always=always), job, state) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "count", "ending", "expected"),
+    [
+        ("inputs", Outcome.SIGNALLED, 1, "", True),
+        ("outputs", Outcome.LOST, 2, "", True),
+        ("outputs", Outcome.LOST, 3, "", False),
+        ("inputs", Outcome.EXITED, 1, "", False),
+        ("inputs", Outcome.SIGNALLED, 1, "did not end within 1 s", False),
+        (PRE_START, Outcome.SIGNALLED, 1, "", False),
+    ],
+)
+def test_a_copy_that_was_killed_is_taken_up(name, outcome, count, ending, expected):
+    job = Job(step=Rank(STEP, 0, 0, outcome=outcome), step_name=name, step_counts={name: count}, step_ending=ending)
+    assert steps.is_taken_up(job) is expected
+
+
+def test_the_order_of_a_copy():
+    assert json.loads(steps.order("code", COPIES, "/w/c")) == {
+        "step": "code", "copies": {"/w/c/": "s3://b/c"}, "credentials": "", "tries": 8,
+    }  # fmt: skip
+    assert json.loads(steps.order("outputs", COPIES, ""))["copies"] == {"o": "s3://b/o"}
+    assert steps.shown("inputs", replace(COPIES, inputs={"d": "s3://b/d?sig=x"})) == "inputs s3://b/d?..."
+    assert [steps.time_limit(name, COPIES) for name in ("code", "outputs")] == [7200.0, 7200.0]
+
+
+@pytest.mark.parametrize(("code", "advice"), [(1, "FAIL"), (73, "RETRY_ELSEWHERE"), (75, "RETRY_HERE")])
+def test_what_to_do_about_inputs_that_did_not_come(code, advice):
+    step = Rank(STEP, 0, 0, outcome=Outcome.EXITED, status=code << 8, role="inputs")
+    assert steps.failure(step, "inputs: no", ())[1].recommendation == advice
+
+
+def test_outputs_that_are_not_delivered_are_no_success():
+    state, end = steps.undelivered(State.SUCCEEDED, Verdict(0, "all ranks exited with code 0"), "outputs: no")
+    assert (state, end.exit_code, end.recommendation) == (State.FAILED, 125, "FAIL")
+    failed = Verdict(3, "rank 0 exited with code 3", 0)
+    assert steps.undelivered(State.FAILED, failed, "outputs: no") == (State.FAILED, failed)

@@ -14,13 +14,13 @@ from muster.supervisors.launch.creation import forked_start
 from muster.supervisors.launch.creation.program_start import PROGRAM
 from muster.supervisors.launch.modes import boot
 from muster.supervisors.launch.spawning import ProcessBuilder
-from muster.supervisors.model import settings_file
 from muster.supervisors.model.lifecycle import Job, Rank
-from muster.supervisors.model.settings_file import SupervisorSettings
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.output import tee
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import NotStartable
+from muster.supervisors.system import settings_file
+from muster.supervisors.system.settings_file import SupervisorSettings
 from tests.unit.supervision import in_own_process
 
 SPEC = JobSpec("j", ("python", "x.py"), ranks=2)

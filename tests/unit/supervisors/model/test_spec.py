@@ -137,6 +137,7 @@ def test_a_difference_names_its_field_and_no_value(name):
     (found,) = spec(**{name: OTHER[name]}).differences(GOOD)
     shown = {"card_count": "cards", "card_indices": "cards", "limits": "limits.nofile", "hang": "hang['hung_s']"}
     shown |= {"all_cards": "cards", "env": f"env[{next(iter(OTHER['env']))!r}]", "labels": "labels['team']"}
+    shown |= {"inputs": "inputs['d']", "outputs": "outputs['o']"}
     assert found == shown.get(name, name.replace("notify_", "notify."))
     assert GOOD.differences(spec(**{name: OTHER[name]})) == [found]
 

@@ -11,12 +11,10 @@ from typing import Any, cast
 import pytest
 
 from muster.probes.kernel import process
-from muster.supervisors.model import settings_file
 from muster.supervisors.model.job_logs import job_log_files
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.replay import apply
-from muster.supervisors.model.settings_file import LogSettings, SupervisorSettings
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output import tee
 from muster.supervisors.output.job_output import GAP_AGAIN_S, Output, job_line, set_aside
@@ -25,7 +23,9 @@ from muster.supervisors.output.log_layout import Folder
 from muster.supervisors.output.log_removals import record_removal, removals
 from muster.supervisors.output.log_segments import removed_path, segment_path
 from muster.supervisors.paths import Root
+from muster.supervisors.system import settings_file
 from muster.supervisors.system.loop import Loop
+from muster.supervisors.system.settings_file import LogSettings, SupervisorSettings
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \[muster\] ")
 US = (os.geteuid(), os.getegid())

@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from muster.supervisors.model import settings_file
-from muster.supervisors.model.settings_file import LogSettings, SettingsFile, SupervisorSettings
+from muster.supervisors.system import settings_file
+from muster.supervisors.system.settings_file import LogSettings, SettingsFile, SupervisorSettings
 
 
 @pytest.mark.parametrize(

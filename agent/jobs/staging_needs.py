@@ -1,0 +1,64 @@
+"""What this node must have before a job is taken whose code, inputs or outputs are copied.
+
+Nothing of it is imported: a daemon is to stay small, and the step that copies is a program of its own.
+"""
+
+import importlib.util
+import os
+import stat
+from collections.abc import Iterator
+
+from muster.supervisors.model import staging_urls
+from muster.supervisors.model.spec import JobSpec, Violation
+
+
+def lacking(spec: JobSpec) -> Iterator[Violation]:
+    """Packages that are not installed, URLs of schemes that nothing here reads, credentials that others can read.
+    Blocks."""
+    urls = {"code": spec.code} if spec.code else {}
+    for field, table in (("inputs", spec.inputs), ("outputs", spec.outputs)):
+        urls |= {f"{field}[{path[:40]!r}]": url for path, url in table.items()}
+    for field, url in urls.items():
+        if text := _unreadable(staging_urls.scheme(url)):
+            yield Violation(field, f"{staging_urls.shown(url)!r}: {text}")
+    if urls and spec.staging_credentials:
+        yield from _open_to_others(spec.staging_credentials)
+
+
+def _unreadable(scheme: str) -> str:
+    """Why URLs of a scheme cannot be copied; empty: they can."""
+    if not _is_installed("fsspec"):
+        return f"muster copies by fsspec, which is not installed beside it: {staging_urls.EXTRA}"
+    module = staging_urls.MODULES.get(scheme)
+    if module is None:
+        return "" if scheme in _others() else _unknown(scheme)
+    if _is_installed(module):
+        return ""
+    remedy = staging_urls.EXTRA if module in ("s3fs", "aiohttp") else f"pip install {module.replace('_', '-')}"
+    return f"{scheme} needs the package {module}, which is not installed beside muster: {remedy}"
+
+
+def _unknown(scheme: str) -> str:
+    here = sorted(name for name, module in staging_urls.MODULES.items() if _is_installed(module))
+    return f"{scheme} is not a known scheme: this node has {', '.join(here)}; install a package for it beside muster"
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _others() -> set[str]:
+    """Schemes for which a package of somebody else's registers with fsspec."""
+    import importlib.metadata  # rarely needed, and brings the library's email with it
+
+    return {entry.name for entry in importlib.metadata.entry_points(group="fsspec.specs")}
+
+
+def _open_to_others(path: str) -> Iterator[Violation]:
+    """A file that the daemon cannot look at passes: the step looks, as the job's user."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        yield Violation("staging_credentials", f"{path!r}: other users may use it (mode {mode & 0o777:03o}): chmod 600")

@@ -1,0 +1,143 @@
+"""The copies of one step: looks at all of them before the first byte, then copies file by file, with further tries."""
+
+import functools
+import threading
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.model import staging_urls
+from muster.supervisors.staging import staged_file
+from muster.supervisors.staging.local_files import LocalSink, LocalSource, Source, refuse_without_room
+from muster.supervisors.staging.remote_files import FileSystem, RemoteSink, RemoteSource
+from muster.supervisors.staging.reporting import Reporting
+from muster.supervisors.staging.staged_file import StagedFile
+from muster.supervisors.staging.tries import Tries
+from muster.supervisors.staging.troubles import FileChanged, NotCopyable, TryAgain
+
+#: Files at a time, and seconds between two looks at how far they are.
+AT_A_TIME, LOOK_S = 4, 0.5
+
+
+@dataclass(slots=True)
+class Copy:
+    """One entry of the order: `what` it copies, for people."""
+
+    what: str
+    source: Source
+    sink: LocalSink | RemoteSink
+    items: list[StagedFile]
+
+
+class Copies:
+    """All of one step."""
+
+    def __init__(self, tries: int, table: dict[str, dict[str, Any]], reporting: Reporting) -> None:
+        """`table`: the credentials."""
+        self._tries, self._table, self._reporting = tries, table, reporting
+        self._over = threading.Event()
+
+    def download(self, wanted: dict[str, str]) -> None:
+        """By path the URL. Raises NotCopyable, with nothing of it left here, and TryAgain."""
+        copies: list[Copy] = []
+        try:
+            for path, url in wanted.items():
+                copies.append(self._persist(self._opened, path, url))
+            rooms: dict[int, int] = {}
+            places: dict[int, str] = {}
+            for copy in copies:
+                assert isinstance(copy.sink, LocalSink)
+                device, size, place = copy.sink.prepare(copy.items)
+                rooms[device] = rooms.get(device, 0) + size
+                places[device] = place
+            refuse_without_room(rooms, places)
+            self._reporting.expect([item.size or 0 for copy in copies for item in copy.items])
+            for copy in copies:
+                self._copy(copy)
+        except NotCopyable:
+            for copy in reversed(copies):
+                if isinstance(copy.sink, LocalSink):
+                    copy.sink.undo()
+            raise
+
+    def upload(self, wanted: dict[str, str]) -> list[str]:
+        """By path the URL. Each is tried, whatever becomes of the others. Returns a sentence for each that failed."""
+        failed = []
+        for path, url in wanted.items():
+            try:
+                copy = self._persist(self._delivery, path, url)
+                self._reporting.expect([item.size or 0 for item in copy.items])
+                self._copy(copy)
+            except (NotCopyable, TryAgain) as error:
+                failed.append(f"{path}: {error}")
+                self._reporting.say(f"{path} -> {staging_urls.shown(url)}: not delivered: {error}")
+        return failed
+
+    def _opened(self, path: str, url: str) -> Copy:
+        source: Source
+        if staging_urls.scheme(url) == "file":
+            source = LocalSource(url.partition("://")[2])
+        else:
+            source = RemoteSource(FileSystem(url, self._table))
+        items = source.items(self._reporting.say)
+        staged_file.refuse_unsafe(items, source.shown)
+        return Copy(f"{staging_urls.shown(url)} -> {path}", source, LocalSink(path, source), items)
+
+    def _delivery(self, path: str, url: str) -> Copy:
+        source = LocalSource(path)
+        items = source.items(self._reporting.say)
+        sink: LocalSink | RemoteSink
+        if staging_urls.scheme(url) == "file":
+            sink = LocalSink(url.partition("://")[2], source)
+            device, size, place = sink.prepare(items)
+            refuse_without_room({device: size}, {device: place})
+        else:
+            sink = RemoteSink(FileSystem(url, self._table), source)
+            sink.prepare(items)
+        return Copy(f"{path} -> {staging_urls.shown(url)}", source, sink, items)
+
+    def _copy(self, copy: Copy) -> None:
+        """Raises the first NotCopyable or TryAgain."""
+        self._reporting.begin(copy.what)
+        self._over.clear()
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            left: set[Future[None]] = {pool.submit(self._one, copy, item) for item in copy.items}
+            while left:
+                done, left = wait(left, LOOK_S, FIRST_COMPLETED)
+                self._reporting.write()
+                failed = next((error for future in done if (error := future.exception()) is not None), None)
+                if failed is not None:
+                    self._over.set()
+                    pool.shutdown(cancel_futures=True)
+                    raise failed
+        self._reporting.done(copy.what, len(copy.items), sum(item.size or 0 for item in copy.items))
+
+    def _one(self, copy: Copy, item: StagedFile) -> None:
+        tries, follow = Tries(self._tries, self._over, self._reporting), self._reporting.follow()
+        seen = item
+
+        def at(position: int) -> None:
+            if self._over.is_set():
+                raise TryAgain(f"{copy.what}: given up, because another file failed")
+            tries.reached = max(tries.reached, position)
+            follow(position)
+
+        def work() -> None:
+            nonlocal seen
+            try:
+                if copy.sink.has(seen):
+                    at(seen.size or 0)
+                elif isinstance(copy.sink, LocalSink):
+                    copy.sink.write(seen, copy.source, at)
+                else:
+                    copy.sink.write(seen, at)
+            except FileChanged:
+                seen = copy.source.look(item)
+                raise
+
+        tries.run(work)
+        self._reporting.file_done()
+
+    def _persist(self, work: Callable[[str, str], Copy], path: str, url: str) -> Copy:
+        return Tries(self._tries, self._over, self._reporting).run(functools.partial(work, path, url))

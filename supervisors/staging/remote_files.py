@@ -1,0 +1,210 @@
+"""Files of another place, by fsspec."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from muster.supervisors.model import staging_urls
+from muster.supervisors.staging import credentials, s3_upload, staged_file
+from muster.supervisors.staging.local_files import LocalSource, md5_of
+from muster.supervisors.staging.staged_file import StagedFile
+from muster.supervisors.staging.troubles import FileChanged, NotCopyable, TryAgain, of_remote
+
+#: What one request asks for, and how long a server may be silent, in seconds.
+BLOCK, SILENCE_S = 8 << 20, 60
+_S3 = frozenset({"s3", "s3a", "obs"})
+_HTTP = frozenset({"http", "https"})
+#: Where a file that is being written is seen by others, so that it gets its name once it is whole.
+_RENAMES = frozenset({"ftp", "sftp", "ssh", "smb", "hdfs", "webdav", "webhdfs", "dbfs"})
+
+
+class FileSystem:
+    """That of a URL, and the path in it."""
+
+    def __init__(self, url: str, table: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raises NotCopyable."""
+        self.scheme, self.shown = staging_urls.scheme(url), staging_urls.shown(url)
+        given = credentials.options(table, url)
+        if self.scheme in _S3:
+            given = _of_s3(given, self.scheme)
+            url = f"s3://{url.partition('://')[2]}"
+        elif self.scheme in _HTTP:
+            # Proxies are those of the job's environment.
+            given["client_kwargs"] = {"trust_env": True, "timeout": _timeout()} | given.get("client_kwargs", {})
+        try:
+            import fsspec.core
+
+            self.fs, self.path = fsspec.core.url_to_fs(url, use_listings_cache=False, **given)
+        except ImportError as error:
+            raise NotCopyable(f"{self.shown}: {error}: {staging_urls.EXTRA}") from None
+        except (TypeError, ValueError) as error:
+            raise NotCopyable(f"{self.shown}: {error}: check URL and staging_credentials") from None
+
+    def info(self, place: str) -> dict[str, Any]:
+        """Raises what fsspec raises."""
+        found: dict[str, Any] = self.fs.info(place)
+        return found
+
+
+class RemoteSource:
+    """A file or a folder of another place."""
+
+    def __init__(self, there: FileSystem) -> None:
+        """Raises NotCopyable, TryAgain."""
+        self._there, self.shown = there, there.shown
+        self._whole: set[str] = set()
+        try:
+            kind = "directory" if self._is_listing else there.info(there.path).get("type")
+        except Exception as error:
+            raise of_remote(error, self.shown) from None
+        self.is_folder = kind == "directory"
+
+    @property
+    def _is_listing(self) -> bool:
+        """A web server has no folders, but pages with links."""
+        return self._there.scheme in _HTTP and self._there.path.endswith("/")
+
+    def items(self, say: Callable[[str], None]) -> list[StagedFile]:
+        """See Source."""
+        there = self._there
+        try:
+            if not self.is_folder:
+                return [staged_file.of_info("", there.path, there.info(there.path))]
+            found = there.fs.find(there.path, detail=True)
+            base = there.path.rstrip("/")
+            items = []
+            for place, info in found.items():
+                name = place[len(base) :].lstrip("/")
+                if info.get("type") != "file" or not name or name.endswith("/") or "?" in name:
+                    continue
+                info = there.info(place) if there.scheme in _HTTP else info
+                items.append(staged_file.of_info(name, place, info))
+        except Exception as error:
+            raise of_remote(error, self.shown) from None
+        if not items:
+            raise NotCopyable(f"{self.shown}: has no files")
+        return items
+
+    def look(self, item: StagedFile) -> StagedFile:
+        """See Source."""
+        try:
+            now = staged_file.of_info(item.name, item.place, self._there.info(item.place))
+        except Exception as error:
+            found = of_remote(error, self.shown)
+            if isinstance(found, NotCopyable):  # it was there
+                raise FileChanged(f"{found}: it was removed while it was copied") from None
+            raise found from None
+        return now
+
+    def has_ranges(self, item: StagedFile) -> bool:
+        """See Source."""
+        return item.place not in self._whole
+
+    def read(self, item: StagedFile, offset: int) -> Iterator[bytes]:
+        """See Source."""
+        size = 0 if item.place in self._whole else BLOCK
+        more = {"block_size": size, "cache_type": "none"} if self._there.scheme in _S3 | _HTTP else {}
+        try:
+            with self._there.fs.open(item.place, "rb", **more) as file:
+                if offset:
+                    file.seek(offset)
+                while block := file.read(BLOCK):
+                    yield block
+        except ValueError as error:
+            if self._there.scheme not in _HTTP or item.place in self._whole:
+                raise of_remote(error, self.shown) from None
+            self._whole.add(item.place)
+            raise TryAgain(f"{self.shown}: the server sends whole files only: from the beginning") from None
+        except Exception as error:
+            if type(error).__name__ == "FileExpired":
+                raise FileChanged(f"{self.shown}: {item.name or 'it'} changed while it was copied") from None
+            raise of_remote(error, self.shown) from None
+
+
+class RemoteSink:
+    """A place elsewhere that files of this node are copied to."""
+
+    def __init__(self, there: FileSystem, source: LocalSource) -> None:
+        self._there, self.shown, self._source = there, there.shown, source
+        into = there.path if source.is_folder or not there.shown.endswith("/") else f"{there.path.rstrip('/')}/"
+        self._base = into + (os.path.basename(source.path) if into.endswith("/") and not source.is_folder else "")
+        self._known: dict[str, StagedFile] = {}
+
+    def target(self, item: StagedFile) -> str:
+        """The path that a file gets."""
+        return f"{self._base.rstrip('/')}/{item.name}" if item.name else self._base
+
+    def prepare(self, items: Iterable[StagedFile]) -> None:
+        """Looks what is there already. Raises NotCopyable, TryAgain."""
+        try:
+            found = self._there.fs.find(self._base, detail=True)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise of_remote(error, self.shown) from None
+        self._known = {place: staged_file.of_info("", place, info) for place, info in found.items()}
+
+    def has(self, item: StagedFile) -> bool:
+        """Whether this content is there: by checksum, or by size and time: it is not older."""
+        found = self._known.get(self.target(item))
+        if found is None or found.size != item.size:
+            return False
+        if found.md5:
+            return md5_of(item.place) == found.md5
+        return bool(found.mtime) and found.mtime >= item.mtime
+
+    def write(self, item: StagedFile, at: Callable[[int], None]) -> None:
+        """Copies one file; `at` gets how far it is, in bytes. Raises NotCopyable, TryAgain."""
+        at(0)
+        target, size = self.target(item), item.size or 0
+        try:
+            if self._there.scheme in _S3 and size > s3_upload.PART:
+                s3_upload.upload(self._there.fs, item.place, size, target, at)
+            else:
+                self._put(item.place, target)
+            told = self._there.info(target).get("size")
+        except FileNotFoundError:
+            raise NotCopyable(f"{self.shown}: there is no such bucket or folder") from None
+        except Exception as error:
+            raise of_remote(error, self.shown) from None
+        if self._source.look(item).version != item.version:
+            raise FileChanged(f"{item.place}: changed while it was copied")
+        if told != size:
+            raise TryAgain(f"{self.shown}: {item.name or 'it'} has {told} of {size} bytes there")
+        at(size)
+
+    def _put(self, path: str, target: str) -> None:
+        fs = self._there.fs
+        if self._there.scheme not in _RENAMES:
+            fs.put_file(path, target)
+            return
+        fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+        part = f"{target}.muster-part"
+        fs.put_file(path, part)
+        if fs.exists(target):
+            fs.rm_file(target)
+        fs.mv(part, target)
+
+
+def _of_s3(given: dict[str, Any], scheme: str) -> dict[str, Any]:
+    """With what the platform's variables say of its object storage. Raises NotCopyable."""
+    client = dict(given.get("client_kwargs", {}))
+    endpoint = os.environ.get("S3_ENDPOINT", "")
+    if endpoint and "://" not in endpoint:
+        endpoint = ("http://" if os.environ.get("S3_USE_HTTPS") == "0" else "https://") + endpoint
+    endpoint = str(given.pop("endpoint_url", "") or client.pop("endpoint_url", "") or endpoint)
+    if scheme == "obs" and not endpoint:
+        raise NotCopyable("obs: needs the address of the service: endpoint_url below [obs] in the file of "
+                          "staging_credentials, or S3_ENDPOINT in the job's environment")  # fmt: skip
+    if os.environ.get("S3_VERIFY_SSL") == "0":
+        client.setdefault("verify", False)
+    return given | {"client_kwargs": client} | ({"endpoint_url": endpoint} if endpoint else {})
+
+
+def _timeout() -> Any:
+    """None for a whole file, however large it is. Raises ImportError."""
+    try:
+        import aiohttp
+    except ImportError:
+        return None
+    return aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)

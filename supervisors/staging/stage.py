@@ -1,0 +1,95 @@
+"""Copies what its order names: `python -I -m muster.supervisors.staging.stage ORDER PROGRESS`.
+
+A step of a job, which runs as the job's user, in the working folder of the ranks. The order is a file, so that no
+command line has URLs (`supervisors/job/steps.py`, `order`). What it has copied stays when it is killed, and another one
+goes on from there. Exit codes: 73 no room, 75 another try may help, 1 anything else.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from muster.supervisors.model.staging_progress import OUTPUTS
+from muster.supervisors.staging import credentials
+from muster.supervisors.staging.copies import Copies
+from muster.supervisors.staging.reporting import Reporting
+from muster.supervisors.staging.troubles import NoRoomHere, NotCopyable, SecretMask, TryAgain
+
+FAILED, NO_ROOM, TRY_AGAIN = 1, 73, 75
+#: Of the job's environment: what is nobody's business.
+_SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
+
+
+def run(order: dict[str, Any], reporting: Reporting, mask: SecretMask) -> int:
+    """The exit code. Raises NotCopyable, TryAgain."""
+    mask.add(os.environ.get(name, "") for name in _SECRET_VARIABLES)
+    mask.add(_behind_mark(order["copies"].values()))
+    table = credentials.read(order["credentials"])
+    mask.add(credentials.secrets(table))
+    copies = Copies(order["tries"], table, reporting)
+    here = {_absolute(path): url for path, url in order["copies"].items()}
+    if order["step"] != OUTPUTS:
+        copies.download(here)
+        return 0
+    failed = copies.upload(here)
+    if failed:
+        reporting.failed("; ".join(failed))
+    return FAILED if failed else 0
+
+
+def _absolute(path: str) -> str:
+    """A / at its end stays: it says that the path is a folder."""
+    return os.path.abspath(path) + ("/" if path.endswith("/") and os.path.abspath(path) != "/" else "")
+
+
+def _behind_mark(urls: Iterable[str]) -> Iterable[str]:
+    """What is behind ? in URLs: a signature, perhaps."""
+    return [url.partition("?")[2] for url in urls]
+
+
+def _quiet() -> None:
+    """What libraries tell might have secrets in it."""
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+
+
+def main(words: list[str]) -> int:
+    """Returns the exit code."""
+    _quiet()
+    mask = SecretMask()
+    try:
+        with open(words[0], encoding="utf-8") as file:
+            order = json.load(file)
+        progress = os.open(words[1], os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        print(f"cannot open {error.filename}: {error.strerror}: the job's user must be able to reach the state folder")
+        return FAILED
+    reporting = Reporting(progress, order["step"], mask)
+
+    def end(number: int, _frame: object) -> NoReturn:
+        print(f"{order['step']}: ended by {signal.Signals(number).name}; what is copied stays", flush=True)
+        os._exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, end)
+    try:
+        return run(order, reporting, mask)
+    except (NotCopyable, TryAgain) as error:
+        reporting.say(f"{order['step']}: {error}")
+        reporting.failed(str(error))
+        return NO_ROOM if isinstance(error, NoRoomHere) else TRY_AGAIN if isinstance(error, TryAgain) else FAILED
+    except Exception as error:  # without a traceback, which shows what is in the libraries' hands
+        reporting.say(f"{order['step']}: a defect of muster or of a library: {type(error).__name__}: {error}")
+        reporting.failed(f"{type(error).__name__}: {error}")
+        return FAILED
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # threads of libraries may still wait for a server

@@ -1,0 +1,182 @@
+"""Copies from and to servers: one that breaks off or holds back, and one of S3; kills in the middle of a copy."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.v1 import job_pb2
+from tests.conftest import Daemon, alive, eventually
+from tests.integration.staging import servers
+
+for needed in ("aiohttp", "s3fs", "moto"):
+    pytest.importorskip(needed, reason=f"needs {needed} (examples/staging/requirements.txt)")
+pytestmark = pytest.mark.slow
+
+SUCCEEDED, FAILED = job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED
+#: What one request of fsspec asks for, as muster uses it.
+BLOCK = 8 << 20
+CONTENT = os.urandom(BLOCK + BLOCK // 2)
+SECRET = "hunter2-of-the-server"
+
+
+@pytest.fixture
+def web() -> Iterator[servers.Web]:
+    with servers.web(CONTENT) as server:
+        yield server
+
+
+def start(daemon: Daemon, job_id: str, here: Path, command: tuple[str, ...] = ("true",), **fields: Any) -> None:
+    given: dict[str, Any] = {"staging_tries": 3, "workdir": str(here), "ranks": 1}
+    spec = job_pb2.JobSpec(job_id=job_id, command=command, **(given | fields))
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
+
+
+def step_pid(daemon: Daemon, job_id: str) -> int:
+    return int([e for e in daemon.event_list(job_id) if e.kind == "job.step"][-1].attributes["pid"])
+
+
+def parts(folder: Path) -> list[Path]:
+    return list(folder.glob(".*.part"))
+
+
+def test_a_server_that_breaks_off_is_asked_for_the_rest(shared: Daemon, tmp_path: Path, web: servers.Web) -> None:
+    web.breaks = [BLOCK, 1000]
+    start(shared, "breaks", tmp_path, inputs={"data": f"{web.url}?sig={SECRET}"})
+    job = shared.wait("breaks")
+    assert job.state == SUCCEEDED and (tmp_path / "data").read_bytes() == CONTENT, job
+    assert web.offsets == [0, BLOCK, BLOCK], "it went on where it was, by whole requests"
+    own = Path(job.log_path).read_text()
+    assert "trying again in 1 s" in own and SECRET not in own + str(job) and not parts(tmp_path)
+    assert not any(SECRET in str(event) for event in shared.event_list("breaks"))
+
+
+def test_a_file_that_changes_is_an_error(shared: Daemon, tmp_path: Path, web: servers.Web) -> None:
+    web.go.clear()
+    web.holds_from = BLOCK
+    start(shared, "changes", tmp_path, inputs={"data": web.url})
+    eventually(lambda: BLOCK in web.offsets)
+    eventually(
+        lambda: "inputs: 0 of 1 files, 8.0MiB of 12.0MiB" in " ".join(shared.cli("status", "changes").stdout.split())
+    )
+    web.tag = "second"
+    seen = len(web.offsets)
+    web.go.set()
+    web.go.clear()
+    eventually(lambda: BLOCK in web.offsets[seen:])
+    web.tag = "third"
+    web.go.set()
+    job = shared.wait("changes")
+    assert job.state == FAILED and "changed while it was copied" in job.verdict.summary, job
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("killed", ["supervisor", "daemon", "both", "copy"])
+def test_kills_in_the_middle_of_a_copy(make_daemon: Any, tmp_path: Path, web: servers.Web, killed: str) -> None:
+    """The copy is a process of its own, which goes on. If it is killed itself, another one goes on where it was."""
+    daemon = make_daemon()
+    web.go.clear()
+    web.holds_from = BLOCK
+    start(daemon, "x", tmp_path, ("cmp", "data", "again"), inputs={"data": web.url, "again": web.url})
+    eventually(lambda: BLOCK in web.offsets)
+    copy, supervisor = step_pid(daemon, "x"), daemon.supervisor_pid("x")
+    eventually(lambda: any(part.stat().st_size == BLOCK for part in parts(tmp_path)))
+    if killed in ("supervisor", "both"):
+        os.kill(supervisor, signal.SIGKILL)
+    if killed in ("daemon", "both"):
+        daemon.kill()
+        daemon.start()
+    if killed == "copy":
+        os.kill(copy, signal.SIGKILL)
+        eventually(lambda: web.offsets.count(BLOCK) > 1)
+    if killed in ("supervisor", "both"):
+        eventually(lambda: daemon.supervisor_pid("x") not in (0, supervisor))
+    assert alive(copy) == (killed != "copy")
+    web.go.set()
+    job = daemon.wait("x")
+    assert job.state == SUCCEEDED and (tmp_path / "data").read_bytes() == CONTENT, job
+    assert web.offsets.count(0) == 2, "no byte was asked for twice that was there"
+    assert not parts(tmp_path)
+    told = [event.message for event in daemon.event_list("x") if event.kind == "job.step_ended"]
+    assert told[-1] == "inputs are local" and len(told) == (2 if killed == "copy" else 1)
+
+
+def keys(folder: Path, text: str) -> str:
+    path = folder / "keys.toml"
+    path.touch(0o600)
+    path.write_text(text)
+    return str(path)
+
+
+def test_keys_are_shown_nowhere(make_daemon: Any, tmp_path: Path, web: servers.Web) -> None:
+    """Nor in an error of the server's."""
+    daemon = make_daemon()
+    web.password = SECRET
+    file = keys(tmp_path, f'[http]\nheaders = {{ Authorization = "{SECRET}" }}\n')
+    here = tmp_path / "here"
+    here.mkdir()
+    web.go.clear()
+    start(daemon, "keys", here, inputs={"data": web.url}, staging_credentials=file)
+    eventually(lambda: web.offsets)
+    line = Path(f"/proc/{step_pid(daemon, 'keys')}/cmdline").read_bytes()
+    assert b"staging.stage" in line and SECRET.encode() not in line and b"http" not in line
+    web.go.set()
+    assert daemon.wait("keys").state == SUCCEEDED
+    web.password = "another"
+    start(daemon, "wrong", here, inputs={"other": f"{web.url}?sig={SECRET}"}, staging_credentials=file)
+    job = daemon.wait("wrong")
+    assert job.state == FAILED and "access is refused: check staging_credentials" in job.verdict.summary, job
+    said = "".join(daemon.cli(*words).stdout for words in (("events",), ("status", "wrong"), ("why", "wrong")))
+    assert SECRET not in said and "?..." in said
+    for path in daemon.folder.rglob("*"):
+        if path.is_file() and path.name not in ("spec.json",):  # for root alone, as values of the environment are
+            assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_s3_both_ways(make_daemon: Any, tmp_path: Path) -> None:
+    """`obs` is S3 at another address. A large output that broke off is not sent twice."""
+    import boto3
+
+    with servers.s3() as address:
+        names = {"aws_access_key_id": "AKIATEST", "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
+        client = boto3.client("s3", endpoint_url=address, **names)
+        client.create_bucket(Bucket="bkt")
+        client.put_object(Bucket="bkt", Key="demo-code/", Body=b"")
+        client.put_object(Bucket="bkt", Key="demo-code/train.sh", Body=b"cat lib/x; cp -r data out\n")
+        client.put_object(Bucket="bkt", Key="demo-code/lib/x", Body=b"x of lib\n")
+        large = os.urandom(40 << 20)
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "large").write_bytes(large)
+        begun = client.create_multipart_upload(Bucket="bkt", Key="out/large")["UploadId"]
+        client.upload_part(
+            Bucket="bkt", Key="out/large", UploadId=begun, PartNumber=1, Body=large[: 16 << 20]
+        )  # fmt: skip
+        file = str(tmp_path / "keys.toml")
+        section = f'key = "AKIATEST"\nsecret = "{SECRET}"\nendpoint_url = "{address}"\n'
+        keys(tmp_path, f"[obs]\n{section}[s3]\n{section}")
+        daemon = make_daemon()
+        start(
+            daemon, "s3", tmp_path, ("sh", "train.sh"), code="obs://bkt/demo-code", outputs={"out": "s3://bkt/out"},
+            inputs={"data": f"file://{tmp_path}/data"}, staging_credentials=file,
+        )  # fmt: skip
+        job = daemon.wait("s3")
+        assert job.state == SUCCEEDED, job
+        assert daemon.output(job) == b"x of lib\n"
+        assert client.get_object(Bucket="bkt", Key="out/large")["Body"].read() == large
+        assert not client.list_multipart_uploads(Bucket="bkt").get("Uploads"), "the upload that was begun is the one"
+        start(
+            daemon, "back", tmp_path, inputs={"back/": "s3://bkt/out"}, staging_credentials=str(tmp_path / "keys.toml")
+        )
+        assert daemon.wait("back").state == SUCCEEDED and (tmp_path / "back" / "large").read_bytes() == large
+        start(
+            daemon,
+            "none",
+            tmp_path,
+            outputs={"back": "s3://no-such/out"},
+            staging_credentials=str(tmp_path / "keys.toml"),
+        )
+        job = daemon.wait("none")
+        assert (job.state, job.verdict.exit_code) == (FAILED, 125) and "no such bucket" in job.verdict.summary, job
