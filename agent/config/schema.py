@@ -8,6 +8,7 @@ from typing import Any, Literal, cast, get_type_hints
 
 from muster.agent.config import rules
 from muster.agent.config.access_settings import AccessTable
+from muster.agent.config.hardening_settings import HardeningTable
 from muster.probes.active.active_settings import ActiveSettings
 from muster.probes.cards.driver import DriverSettings
 from muster.probes.cards.sampler import SamplerSettings
@@ -442,6 +443,7 @@ class Config:
 
     daemon: DaemonTable = DaemonTable()
     jobs: JobsTable = JobsTable()
+    hardening: HardeningTable = HardeningTable()
     limits: LimitsTable = LimitsTable()
     exec: ExecTable = ExecTable()
     logs: LogsTable = LogsTable()

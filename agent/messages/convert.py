@@ -20,6 +20,7 @@ from muster.probes.hang.slow import SlowChange
 from muster.supervisors.launch.modes import modelarts, presets
 from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model import lifecycle, verdict
+from muster.supervisors.model.hardening import Hardening
 from muster.supervisors.model.spec import JobSpec, Violation
 from muster.supervisors.model.states import JOB, State
 from muster.supervisors.paths import Root, rank_log_name
@@ -72,6 +73,7 @@ def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
         preset_env=presets.of(entry.spec.training_mode),
         world_size=job.world_size,
         step=job.step_name if job.in_step and not job.state.final else "",
+        hardening=_hardening(job),
     )
     logs = str(root.log)  # a Path for each of a thousand ranks would be a third of what a List takes
     for rank in job.ranks:
@@ -86,6 +88,22 @@ def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
     for check in job.checks:
         message.checks.append(check_to(check))
     return message
+
+
+def _hardening(job: lifecycle.Job) -> job_pb2.Hardening | None:
+    """None: it has nothing of that, as most jobs."""
+    found = job.hardening
+    if found == Hardening() and not job.max_pids:
+        return None
+    return job_pb2.Hardening(
+        no_new_privs=found.no_new_privs,
+        bounded=found.capabilities is not None,
+        capabilities=found.capabilities,
+        max_pids=job.max_pids,
+        private_tmp=bool(found.private_tmp),
+        read_only=[plain(path) for path in found.read_only],
+        seccomp=plain(found.seccomp),
+    )
 
 
 def _gap(gap: lifecycle.OpenGap) -> job_pb2.OutputGap:

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from pathlib import Path
 
 from muster.probes.kernel import process
 from muster.supervisors.job import hardware, stop_order
@@ -10,6 +11,7 @@ from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.remains import Remains
 from muster.supervisors.job.stop_causes import StopCauses
+from muster.supervisors.launch.hardening import confinement, private_tmp
 from muster.supervisors.model import restart, verdict
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Kind, State
@@ -17,6 +19,7 @@ from muster.supervisors.output import tee
 from muster.supervisors.output.gaps import remove_counts
 from muster.supervisors.session.sessions import Sessions
 from muster.supervisors.supervision_errors import explain
+from muster.supervisors.system.controllers import job_limits
 from muster.supervisors.wire.control import JournalServer
 
 
@@ -123,12 +126,18 @@ class AttemptEnd:
         self._sessions.close()
         self._control.close()
         self._context.loop.stop()
+        if self._context.job.hardening.private_tmp:  # there may be much in it: nobody waits for that
+            name = confinement.tmp_name(self._context.spec.job_id, self._context.job)
+            if trouble := private_tmp.remove(name):
+                self._context.refusals.say(trouble)
 
     def _put_away(self) -> None:
         """What cannot be removed (a read-only file system) goes with the job's folder."""
         self._output.close()
         self._ends.forget_all()
         self._context.containment.remove()
+        for folder in self._context.job.v1_cgroups.values():
+            job_limits.remove(Path(folder))
         paths = self._context.paths
         fifos = [paths.job_fifo, *(paths.fifo(rank.rank) for rank in self._context.job.ranks)]
         for path in [*fifos, paths.unborn, paths.exports]:

@@ -4,6 +4,7 @@ same job. The table in states.py defines which record may come in which state.
 
 from typing import Any
 
+from muster.supervisors.model.hardening import Hardening
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Asked, Attempt, Job, OpenGap, Rank, Stop, Usage, Verdict
 from muster.supervisors.model.states import JOB, STEP, TRANSITIONS, Kind, Outcome, State, StopCause
@@ -50,14 +51,15 @@ def refuse_illegal(job: Job, record: Record) -> Kind:
 
 
 def _accepted(job: Job, r: Record) -> None:
-    """format, digest, boot, up (seconds of CLOCK_BOOTTIME), card_kind, master_addr, master_port, by, and where the
-    ranks are (`place`)."""
+    """format, digest, boot, up (seconds of CLOCK_BOOTTIME), card_kind, master_addr, master_port, by, hardening{} (see
+    model/hardening.py), and where the ranks are (`place`)."""
     if r["format"] != FORMAT:
         raise IllegalTransition(f"journal of format {r['format']}, this version reads {FORMAT}")
     job.accepted_at, job.digest, job.boot_id = r["t"], r["digest"], r["boot"]
     job.accepted_up = r.get("up", 0.0)
     job.card_kind, job.master_addr, job.master_port = r["card_kind"], r["master_addr"], r["master_port"]
     job.accepted_by = r["by"]
+    job.hardening = Hardening.from_record(r.get("hardening", {}))
     place(job, r)
 
 
@@ -102,11 +104,12 @@ def _taken(job: Job, r: Record) -> None:
 
 
 def _preparing(job: Job, r: Record) -> None:
-    """attempt, cgroup (path of the job's own cgroup, or empty), oom_kills (its count of them so far); card_visible and
-    card_nodes as in `place`, where the driver counts the cards otherwise than before."""
+    """attempt, cgroup (path of the job's own cgroup, or empty), v1_cgroups{controller: path}, oom_kills (its count of
+    them so far); card_visible and card_nodes as in `place`, where the driver counts the cards otherwise than before."""
     if r["attempt"] != job.attempt:
         job.steps_done.discard("pre_start")
     job.attempt, job.cgroup, job.oom_kills = r["attempt"], r["cgroup"], r["oom_kills"]
+    job.v1_cgroups = r.get("v1_cgroups", {})
     job.spawned = False
     job.started_at = job.started_up = 0.0
     if "card_visible" in r:
@@ -180,8 +183,9 @@ def _restarting(job: Job, r: Record) -> None:
 
 
 def _running(job: Job, r: Record) -> None:
-    """up (seconds of CLOCK_BOOTTIME): the gate was opened."""
+    """up (seconds of CLOCK_BOOTTIME): the gate was opened; max_pids: the limit of its cgroup, 0 for none."""
     job.started_at, job.started_up = r["t"], r["up"]
+    job.max_pids = r.get("max_pids", 0)
 
 
 def _exited(job: Job, r: Record) -> None:
