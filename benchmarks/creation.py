@@ -51,7 +51,8 @@ def _rounds(folder: Path) -> None:
     from muster.supervisors.nursery import nursery
     from muster.supervisors.output.tee import make_fifo
     from muster.supervisors.paths import Root
-    from muster.supervisors.system.cgroups import make_cgroup, remove_cgroup
+    from muster.supervisors.system.cgroups import make_cgroup
+    from muster.supervisors.system.controllers import job_limits
 
     assert nursery.IDLE_S, "it is imported for its size"
     gc.collect()
@@ -83,7 +84,7 @@ def _rounds(folder: Path) -> None:
                     took.setdefault(f"{way} {ranks} created, and ended", []).append(ended)
     os.close(reader)
     if cgroup:
-        remove_cgroup(Path(cgroup))
+        job_limits.remove(Path(cgroup))
     print(json.dumps({"took": took, "said": said, "cgroup": bool(cgroup)}))
 
 

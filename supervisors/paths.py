@@ -52,6 +52,11 @@ class JobPaths:
         return (self.control, self.run / "controls" / self.folder.name) if self.run is not None else (self.control,)
 
     @property
+    def seccomp(self) -> Path:
+        """The filter of its system calls, as the kernel takes it."""
+        return self.folder / "seccomp"
+
+    @property
     def unborn(self) -> Path:
         """Lines of children that never became a rank: the gate closed before them, or their command did not execute."""
         return self.folder / "unborn"

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from muster.agent.config.access_settings import AccessTable
+from muster.agent.config.hardening_settings import HardeningTable
 from muster.agent.errors import JobNotFound, NotTheirs
 from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.hardening import decided as hardening
 from muster.agent.jobs.registry import Registry
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch import limits
@@ -129,9 +131,9 @@ def since(reach: Reach, registry: Registry, job_id: str) -> float:
     return job.key[0] - ACCEPTED_S
 
 
-def as_themselves(reach: Reach, spec: JobSpec) -> JobSpec:
-    """The spec of a job that a caller may start. It runs as its caller, with nothing that needs root. Raises
-    NotTheirs."""
+def as_themselves(reach: Reach, spec: JobSpec, table: HardeningTable) -> JobSpec:
+    """The spec of a job that a caller may start. It runs as its caller, with nothing that needs root, and undoes
+    nothing of [hardening]. Raises NotTheirs."""
     if reach.is_everything:
         return spec
     if not reach.user:
@@ -148,6 +150,8 @@ def as_themselves(reach: Reach, spec: JobSpec) -> JobSpec:
             raise NotTheirs(
                 f"limits.{name}: {asked}: above {most}, the daemon's own, is for root and admins of [access]"
             )
+    if undone := hardening.weaker(spec, table):
+        raise NotTheirs(f"{undone} undoes [hardening] of this node: that is for root and the admins of [access]")
     return replace(spec, user=spec.user or reach.user)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from muster.agent.config import listen_address
 from muster.probes.settings import absolute_path, setting, toml
-from muster.supervisors.model import notify_rules
+from muster.supervisors.model.rules import notify_rules
 from muster.supervisors.model.spec import MAX_GRACE_S
 
 MAX_COUNT = 1_000_000

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast, get_type_hints
 
 from muster.agent.config import rules
 from muster.agent.config.access_settings import AccessTable
+from muster.agent.config.hardening_settings import HardeningTable
 from muster.probes.active.active_settings import ActiveSettings
 from muster.probes.cards.driver import DriverSettings
 from muster.probes.cards.sampler import SamplerSettings
@@ -17,7 +18,7 @@ from muster.probes.hang.slow import SlowSettings
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.node_settings import NodeSettings
 from muster.probes.settings import FileMode, Settings, setting, settings_of, unknown
-from muster.supervisors.model import notify_rules
+from muster.supervisors.model.rules import notify_rules
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, MAX_RANKS
 from muster.supervisors.system.settings_file import LogSettings
 
@@ -447,6 +448,7 @@ class Config:
 
     daemon: DaemonTable = DaemonTable()
     jobs: JobsTable = JobsTable()
+    hardening: HardeningTable = HardeningTable()
     limits: LimitsTable = LimitsTable()
     exec: ExecTable = ExecTable()
     logs: LogsTable = LogsTable()

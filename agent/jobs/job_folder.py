@@ -89,8 +89,9 @@ def append_log(log: Path, index: Path, lines: Sequence[str]) -> None:
         os.close(folder)
 
 
-def create(root: Root, spec: JobSpec, accepted: Record) -> HeldJob:
-    """Creates a job's folder with the record `accepted`, on disk and locked. Raises NoRoom, and leaves nothing behind.
+def create(root: Root, spec: JobSpec, accepted: Record, seccomp: bytes = b"") -> HeldJob:
+    """Creates a job's folder with the record `accepted`, and the filter of its system calls if it has one, on disk and
+    locked. Raises NoRoom, and leaves nothing behind.
 
     It is created under another name first, so a job exists with all its files or not at all.
     """
@@ -113,13 +114,17 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> HeldJob:
                 except OSError:
                     lock.close()
                     raise
+                files = [temporary.spec, temporary.journal, temporary.folder]
                 _write(temporary.spec, spec.to_json().encode(), folder)
+                if seccomp:
+                    _write(temporary.seccomp, seccomp, folder)
+                    files.append(temporary.seccomp)
                 held.writer.reserve(spec.local_ranks)
                 held.writer.append([accepted], sync=False)
                 here = Job()
                 place(here, accepted)
                 set_logs_aside(root, spec.job_id, here)
-                _sync([temporary.spec, temporary.journal, temporary.folder])
+                _sync(files)
                 os.rename(name, spec.job_id, src_dir_fd=jobs, dst_dir_fd=jobs)
                 name = spec.job_id
                 os.fsync(jobs)
@@ -197,6 +202,10 @@ def remove(root: Root, entry: Entry, keep_logs: bool) -> str:
         with contextlib.suppress(OSError):
             own = (entry.job_id, root.own_job_logs(entry.job_id).name)
             log_ownership.remove_folders(path for path in files.folders if path.name in own)
+    if entry.job.hardening.private_tmp:  # of a supervisor that was killed right after the job's last record
+        from muster.supervisors.launch.hardening import confinement, private_tmp  # few jobs have one
+
+        private_tmp.remove(confinement.tmp_name(entry.job_id, entry.job))
     gone = root.jobs / f".{entry.job_id}.{secrets.token_hex(4)}"
     with contextlib.ExitStack() as opened:
         jobs = _opened(opened, root.jobs)

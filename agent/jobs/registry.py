@@ -25,6 +25,7 @@ from muster.agent.jobs.cards.placement import placed
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.hardening import decided
 from muster.agent.jobs.job_loading import JobLoading
 from muster.agent.jobs.job_removal import JobRemoval
 from muster.agent.jobs.job_table import JobTable
@@ -243,9 +244,10 @@ class Registry(JobTable):
                 await self._threads.run(admission.refuse_unfit, spec, of_caller)
                 held = {e.job.master_port: e.job_id for e in self.unended.values() if not e.job.node_rank}
                 await self._threads.run(admission.refuse_port, spec, held)
-                return await self._accept(spec, by), False
+                hardened = await self._threads.run(decided.decided, spec, self._config().hardening)
+                return await self._accept(spec, by, hardened), False
 
-    async def _accept(self, asked: JobSpec, by: str) -> Entry:
+    async def _accept(self, asked: JobSpec, by: str, hardened: decided.Decided) -> Entry:
         spec = admission.resolved(asked, self._config())
         given = await self.leasing.lease(spec.job_id, spec)
         if spec.all_cards:
@@ -264,10 +266,11 @@ class Registry(JobTable):
                 "master_port": spec.master_port or admission.free_port(self._ports()),
                 "by": by,
                 **job_services.of(spec, self._root.job(spec.job_id), self._config().jobs.mpi_sshd),
+                "hardening": hardened.hardening.to_record(),
                 **placed(spec, given.devices),
                 **self.leasing.on_cards(spec, given.devices if spec.wants_cards else []),
             }
-            held = await self._threads.run(job_folder.create, self._root, spec, accepted)
+            held = await self._threads.run(job_folder.create, self._root, spec, accepted, hardened.filter)
         except BaseException as error:
             self.leasing.give_up(spec.job_id)
             if isinstance(error, NoRoom):

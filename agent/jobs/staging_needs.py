@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from muster.supervisors.model import staging_urls
+from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.spec import JobSpec, Violation
 
 

@@ -20,6 +20,7 @@ from muster.probes.hang.slow import SlowChange
 from muster.supervisors.launch.modes import modelarts, presets
 from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model import lifecycle, verdict
+from muster.supervisors.model.hardening import Hardening
 from muster.supervisors.model.job_logs import log_of
 from muster.supervisors.model.spec import JobSpec, Violation
 from muster.supervisors.model.staging_progress import StagingProgress
@@ -75,6 +76,7 @@ def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
         world_size=job.world_size,
         step=job.step_name if job.in_step and not job.state.final else "",
         outputs_kept=job.outputs_kept,
+        hardening=_hardening(job),
     )
     logs = str(root.log)  # a Path for each of a thousand ranks would be a third of what a List takes
     for rank in job.ranks:
@@ -109,6 +111,22 @@ def staging_to(found: StagingProgress) -> job_pb2.StagingProgress:
         retries=found.retries,
         error=plain(found.error),
         now=plain(found.now),
+    )
+
+
+def _hardening(job: lifecycle.Job) -> job_pb2.Hardening | None:
+    """None: it has nothing of that, as most jobs."""
+    found = job.hardening
+    if found == Hardening() and not job.max_pids:
+        return None
+    return job_pb2.Hardening(
+        no_new_privs=found.no_new_privs,
+        bounded=found.capabilities is not None,
+        capabilities=found.capabilities,
+        max_pids=job.max_pids,
+        private_tmp=bool(found.private_tmp),
+        read_only=[plain(path) for path in found.read_only],
+        seccomp=plain(found.seccomp),
     )
 
 

@@ -24,7 +24,7 @@ from muster.agent.notify.backlog import COMMAND, WEBHOOK, Outbox, Queue
 from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
 from muster.agent.notify.webhook import WebhookTarget
 from muster.probes.kernel.backoff import Backoff
-from muster.supervisors.model.notify_rules import USUAL_JOB_EVENTS, shown
+from muster.supervisors.model.rules.notify_rules import USUAL_JOB_EVENTS, shown
 from muster.supervisors.paths import Root
 
 #: Events taken at a time.

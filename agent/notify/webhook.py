@@ -23,7 +23,7 @@ import muster.agent
 from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
 from muster.probes.calls import watched
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.model.notify_rules import MAX_SECRET, shown, webhook_problem
+from muster.supervisors.model.rules.notify_rules import MAX_SECRET, shown, webhook_problem
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection

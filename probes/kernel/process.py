@@ -296,10 +296,12 @@ def usage(pid: int) -> dict[str, float | int]:
     return found
 
 
-def cgroup(pid: int | None = None) -> str:
-    """The path of a process (None: this one) in the tree of cgroup v2; "" without one. Raises OSError."""
+def cgroup(pid: int | None = None, hierarchy: str = "") -> str:
+    """The path of a process (None: this one) in the tree of cgroup v2, or in a hierarchy of v1; "" without one. Raises
+    OSError."""
+    mark = f":{hierarchy}:/"
     with open(f"/proc/{pid or 'self'}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-        return next((line[3:].rstrip("\n") for line in file if line.startswith("0::/")), "")
+        return next((line.rstrip("\n").partition(mark[:-1])[2] for line in file if mark in line), "")
 
 
 def environ_begins(pid: int, begin: bytes) -> bool:

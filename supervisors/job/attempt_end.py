@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from pathlib import Path
 
 from muster.probes.kernel import process
 from muster.supervisors.job import hardware, steps, stop_order
@@ -10,6 +11,7 @@ from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.remains import Remains
 from muster.supervisors.job.stop_causes import StopCauses
+from muster.supervisors.launch.hardening import confinement, private_tmp
 from muster.supervisors.model import node_ends, restart, verdict
 from muster.supervisors.model.job_logs import fifo_of, log_of
 from muster.supervisors.model.lifecycle import Verdict
@@ -19,6 +21,7 @@ from muster.supervisors.output import tee
 from muster.supervisors.output.gaps import remove_counts
 from muster.supervisors.session.sessions import Sessions
 from muster.supervisors.supervision_errors import explain
+from muster.supervisors.system.controllers import job_limits
 from muster.supervisors.wire.control import JournalServer
 
 
@@ -148,12 +151,18 @@ class AttemptEnd:
         self._sessions.close()
         self._control.close()
         self._context.loop.stop()
+        if self._context.job.hardening.private_tmp:  # there may be much in it: nobody waits for that
+            name = confinement.tmp_name(self._context.spec.job_id, self._context.job)
+            if trouble := private_tmp.remove(name):
+                self._context.refusals.say(trouble)
 
     def _put_away(self) -> None:
         """What cannot be removed (a read-only file system) goes with the job's folder."""
         self._output.close()
         self._ends.forget_all()
         self._context.containment.remove()
+        for folder in self._context.job.v1_cgroups.values():
+            job_limits.remove(Path(folder))
         paths, job = self._context.paths, self._context.job
         fifos = [fifo_of(paths, number) for number in (JOB, *(one.rank for one in (*job.ranks, *job.services)))]
         for path in [*fifos, paths.unborn, paths.exports, paths.staging_order, paths.staging_progress]:

@@ -17,7 +17,8 @@ from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.states import Kind, StopCause
 from muster.supervisors.supervision_errors import NotStartable, explain
 from muster.supervisors.system import oom
-from muster.supervisors.system.cgroups import limit_cgroup, make_cgroup
+from muster.supervisors.system.cgroups import make_cgroup, name_of
+from muster.supervisors.system.controllers import job_limits
 
 
 class RankStart:
@@ -140,7 +141,11 @@ class AttemptStart:
         cards = card_numbers.read(context.paths.cards_now, job)
         counted, said = card_numbers.counted_anew(job, cards)
         cgroup, trouble = make_cgroup(context.root, spec.job_id)
-        preparing = {"kind": Kind.PREPARING, "attempt": job.attempt, "cgroup": cgroup, "oom_kills": oom.kills(cgroup)}
+        wanted = self._limits()
+        v1_cgroups = job_limits.make_folders(name_of(context.root, spec.job_id), wanted.wanted())
+        kills = oom.kills(v1_cgroups.get("memory", cgroup))
+        preparing = {"kind": Kind.PREPARING, "attempt": job.attempt, "cgroup": cgroup, "oom_kills": kills}
+        preparing |= {"v1_cgroups": v1_cgroups} if v1_cgroups else {}
         context.ledger.commit(preparing | counted, sync=False, tell=False)
         context.containment.renew(cgroup)
         context.warn(trouble)
@@ -149,7 +154,7 @@ class AttemptStart:
             context.output.open_job((account.uid, account.gid))
             if said:
                 context.output.say(said)
-            context.warn(limit_cgroup(cgroup, spec.limits.get("memory"), spec.limits.get("cpus")))
+            context.warn(job_limits.set_limits(cgroup, v1_cgroups, wanted))
             context.warn(self._ranks.prepare(account))
         except (OSError, NotStartable) as error:
             self._failed(error)
@@ -158,6 +163,10 @@ class AttemptStart:
             self._attempt_end.over(*verdict.card_missing(job, cards.missing), again=False)
             return
         self.go_on()
+
+    def _limits(self) -> job_limits.JobLimits:
+        asked, pids = self._context.spec.limits, self._context.job.hardening.pids
+        return job_limits.JobLimits(asked.get("memory"), asked.get("cpus"), pids, usual_pids="pids" not in asked)
 
     def go_on(self) -> None:
         """The next step before the ranks, the services, or the ranks; nothing of a job that is to end."""

@@ -214,7 +214,7 @@ class Ends:
                 return Outcome.OUT_OF_MEMORY, how + self._of_limit()
             return Outcome.SIGNALLED, oom.NOT_THE_KERNEL
         counted = sum(r.outcome is Outcome.OUT_OF_MEMORY for r in job.ranks)
-        if job.cgroup and oom.kills(job.cgroup) - job.oom_kills > counted:
+        if job.memory_cgroup and oom.kills(job.memory_cgroup) - job.oom_kills > counted:
             how = "the kernel killed a process of the job: out of memory"
             return Outcome.OUT_OF_MEMORY, how + self._of_limit()
         return (
@@ -223,7 +223,7 @@ class Ends:
         )
 
     def _of_limit(self) -> str:
-        limit = oom.limit_reached(self._ledger.job.cgroup)
+        limit = oom.limit_reached(self._ledger.job.memory_cgroup)
         return f": the job reached its limit of {limit >> 20} MiB" if limit else ""
 
     def _wait_for(self, ranks: list[Rank]) -> None:

@@ -33,6 +33,7 @@ from muster.supervisors.output.job_output import Output
 from muster.supervisors.paths import Root
 from muster.supervisors.session.sessions import Sessions
 from muster.supervisors.supervision_errors import NotStartable
+from muster.supervisors.system.controllers import job_limits
 from muster.supervisors.system.loop import AGAIN_S, Alarm, Loop
 from muster.supervisors.wire.control import JournalServer
 from muster.supervisors.wire.explained_end import ExplainedEnd
@@ -201,7 +202,9 @@ class RankGang:
 
     def _record_running(self) -> bool:
         job = self._job
-        self._ledger.owe({"kind": Kind.RUNNING, "up": process.uptime()}, sync=False)
+        most = job_limits.pids_in_force(job.cgroup, job.v1_cgroups)
+        running = {"kind": Kind.RUNNING, "up": process.uptime()}
+        self._ledger.owe(running | ({"max_pids": most} if most else {}), sync=False)
         count = f"{len(job.ranks)} rank{'s' if len(job.ranks) != 1 else ''}"
         self._output.say(f"attempt {job.attempt}: {count} started")
         return True

@@ -10,8 +10,9 @@ import shlex
 import sys
 from collections.abc import Mapping
 
-from muster.supervisors.model import staging_urls, verdict
+from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
+from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.spec import (
     DEFAULT_REQUIREMENTS_S,
     DEFAULT_SCRIPT_S,

@@ -63,6 +63,21 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a process may not do from its command on; see launch/hardening/.
+
+    `binds`: what is mounted where; `read_only`: path of a mount, its options (MS_*), whether it is below another one;
+    `dropped`: numbers of the capabilities that no program may have; `filter`: of system calls, classic BPF.
+    """
+
+    binds: tuple[tuple[str, str], ...] = ()
+    read_only: tuple[tuple[str, int, int], ...] = ()
+    dropped: tuple[int, ...] = ()
+    no_new_privs: bool = False
+    filter: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSpec:
     """All that a child needs to become a rank."""
 
@@ -85,6 +100,9 @@ class ProcessSpec:
     #: Descriptors of stdin, stdout and stderr in the place of the FIFO; a terminal is to be the controlling one.
     stdio: tuple[int, int, int] | None = None
     tty: bool = False
+    #: Folders of cgroup v1 to enter.
+    v1_cgroups: tuple[str, ...] = ()
+    confinement: Confinement = Confinement()
     #: Whether the program muster-spawn is to create it; else the supervisor forks.
     by_program: bool = True
 

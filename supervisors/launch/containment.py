@@ -3,7 +3,7 @@
 Always: the process groups of the ranks, and all descendants of this supervisor, which is a subreaper, so double-forked
 and `setsid` processes cannot escape. After a takeover the orphans of a job may be children of the nursery or of init:
 muster finds them by the nonce in their environment. If the job has its own cgroup, the kernel knows all its processes
-and `cgroup.kill` ends them at once.
+and `cgroup.kill` ends them at once; in cgroup v1 they are frozen first.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from muster.probes.kernel import process
 from muster.probes.kernel.process import FULL, Stat
 from muster.supervisors.model.lifecycle import Rank
-from muster.supervisors.system.cgroups import remove_cgroup
+from muster.supervisors.system.controllers import freezer, job_limits
 
 #: So many empty scans in a row are taken for the truth on a node that makes processes all the time; a second of them.
 ENOUGH_SCANS = 20
@@ -143,11 +143,17 @@ class Containment:
         A group dies at once, whatever it forks. All groups of the job's processes are its own: each rank began
         a session, and groups do not reach over sessions.
         """
+        if self._cgroup is not None and freezer.is_freezer(self._cgroup):
+            with freezer.frozen(self._cgroup):
+                return self._kill_each()
         if self._cgroup is not None:
             try:
                 (self._cgroup / "cgroup.kill").write_text("1")
             except OSError as error:
                 _raise_if_full(error)
+        return self._kill_each()
+
+    def _kill_each(self) -> list[Stat]:
         members = self.members()
         for group in {stat.pgrp for stat in members} - {os.getpgrp(), self._parent(), 0}:
             _killpg(group, signal.SIGKILL)
@@ -158,13 +164,15 @@ class Containment:
     def remove(self) -> None:
         """Removes the cgroup, unless it still has a process (which cannot be killed)."""
         if self._cgroup is not None:
-            remove_cgroup(self._cgroup)
+            job_limits.remove(self._cgroup)
 
     def _populated(self) -> bool | None:
         """None: not known. There is no cgroup; or a predecessor removed it when it was empty; or somebody took its file
         system away, which looks the same."""
         if self._cgroup is None:
             return None
+        if freezer.is_freezer(self._cgroup):
+            return bool(self._cgroup_pids())
         try:
             return "populated 1" in (self._cgroup / "cgroup.events").read_text()
         except OSError as error:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from muster.supervisors.launch import child, cpus, environment, job_services, user_folder
-from muster.supervisors.launch.child import Account, ProcessSpec
+from muster.supervisors.launch.child import Account, Confinement, ProcessSpec
 from muster.supervisors.launch.creation.new_processes import NewProcesses
 from muster.supervisors.launch.environment import Changes
+from muster.supervisors.launch.hardening import confinement
 from muster.supervisors.launch.limits import RESOURCES
 from muster.supervisors.launch.modes import boot, modelarts, presets
 from muster.supervisors.launch.service_processes import SERVICE_MARK
@@ -149,6 +150,8 @@ class ProcessBuilder:
             account=self.account,
             folders=() if self._spec.workdir or elsewhere else (workdir,),
             umask=self._umask,
+            v1_cgroups=tuple(self._job.v1_cgroups.values()),
+            confinement=self._confinement(),
             by_program=self._by_program,
         )
 
@@ -165,6 +168,7 @@ class ProcessBuilder:
         specs = []
         # The nursery may have been started by another daemon, with other CPUs.
         mine = os.sched_getaffinity(0)
+        confined = self._confinement()
         for rank, made in zip(job.ranks, processes, strict=True):
             env = environment.of_rank(self._root, spec, job, rank, common) | made.env
             env |= presets.folders(spec.training_mode, facts.log_dir, env)
@@ -184,6 +188,8 @@ class ProcessBuilder:
                     umask=self._umask,
                     nice=spec.nice,
                     cpus=cpus.parse(rank.cpus) & mine,
+                    v1_cgroups=tuple(job.v1_cgroups.values()),
+                    confinement=confined,
                     by_program=self._by_program,
                 )
             )
@@ -193,6 +199,9 @@ class ProcessBuilder:
         """Like this rank, or launcher: for what is to run beside it."""
         specs, _ = self.gang(changes)
         return specs[rank.local_rank]
+
+    def _confinement(self) -> Confinement:
+        return confinement.of(self._root, self._spec.job_id, self._job, self._spec.workdir)
 
     @property
     def _umask(self) -> int:

@@ -52,6 +52,8 @@ def _of_several(spec: JobSpec) -> Iterator[Violation]:
         yield Violation(
             "master_addr", "a job of several nodes needs master_addr and master_port, the same on every node"
         )
+    if spec.seccomp and spec.no_new_privs == "no":
+        yield Violation("no_new_privs", "is no, and seccomp names a profile, which implies it: leave one of them out")
     if spec.on_hang == OnHang.RESTART and not spec.max_restarts:
         yield Violation("on_hang", "is restart, and max_restarts is 0: say how often muster may start the job again")
     for field in ("notify_events", "notify_secret"):

@@ -4,4 +4,5 @@ Nothing here touches processes or output. The spec: `spec`, `spec_fields`, `noti
 `ledger` (its writer). The job: `states`, `lifecycle`, `replay`, shared by supervisor and daemon. Decisions: `verdict`,
 `restart`, `card_identity`. Its logs by number: `job_logs`; what its nodes say of each other: `node_ends`.
 What is copied before and after the ranks: `staging_urls`, `staging_progress`.
+What a job may not do: `hardening`. `rules/`: what some fields of the spec may be.
 """

@@ -4,6 +4,7 @@ from dataclasses import field
 from typing import Any
 
 from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.model.hardening import Hardening
 from muster.supervisors.model.states import SERVICE, STEP, Outcome, State, StopCause, service_number
 from muster.supervisors.supervision_errors import IllegalTransition
 
@@ -165,7 +166,12 @@ class Job:
     takeovers: int = 0
     supervisor_pid: int = 0
     cgroup: str = ""
+    #: Folders of cgroup v1 that its processes are in for their limits, by controller.
+    v1_cgroups: dict[str, str] = field(default_factory=dict)
     oom_kills: int = 0
+    #: What its processes may not do; and how many of them there can be, as its cgroup says: 0 for any number.
+    hardening: Hardening = Hardening()
+    max_pids: int = 0
     spawned: bool = False
     ranks: list[Rank] = field(default_factory=list)
     #: Numbers of the ranks that have ended, in the order in which the kernel reported it.
@@ -260,6 +266,11 @@ class Job:
     def has_run(self) -> bool:
         """Whether anything of it ever existed: a rank or a step, in this attempt or before."""
         return self.spawned or self.has_services or self.step is not None or bool(self.past)
+
+    @property
+    def memory_cgroup(self) -> str:
+        """Where the kernel counts the job's memory; empty for nowhere."""
+        return self.v1_cgroups.get("memory", self.cgroup)
 
     @property
     def has_table(self) -> bool:

@@ -4,6 +4,7 @@ same job. The table in states.py defines which record may come in which state.
 
 from typing import Any
 
+from muster.supervisors.model.hardening import Hardening
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Asked, Attempt, Job, OpenGap, Rank, Stop, Usage, Verdict
 from muster.supervisors.model.staging_progress import OUTPUTS
@@ -62,7 +63,7 @@ def refuse_illegal(job: Job, record: Record) -> Kind:
 
 def _accepted(job: Job, r: Record) -> None:
     """format, digest, boot, up (seconds of CLOCK_BOOTTIME), card_kind, master_addr, master_port, by, where the
-    ranks are (`place`); services[[name, command[]]]."""
+    ranks are (`place`); services[[name, command[]]]; hardening{} (see model/hardening.py)."""
     if r["format"] != FORMAT:
         raise IllegalTransition(f"journal of format {r['format']}, this version reads {FORMAT}")
     job.accepted_at, job.digest, job.boot_id = r["t"], r["digest"], r["boot"]
@@ -71,6 +72,7 @@ def _accepted(job: Job, r: Record) -> None:
     job.accepted_by = r["by"]
     services = enumerate(r.get("services", ()))
     job.services = [Rank(service_number(i), i, 0, argv=tuple(argv), role=name) for i, (name, argv) in services]
+    job.hardening = Hardening.from_record(r.get("hardening", {}))
     place(job, r)
 
 
@@ -115,11 +117,12 @@ def _taken(job: Job, r: Record) -> None:
 
 
 def _preparing(job: Job, r: Record) -> None:
-    """attempt, cgroup (path of the job's own cgroup, or empty), oom_kills (its count of them so far); card_visible and
-    card_nodes as in `place`, where the driver counts the cards otherwise than before."""
+    """attempt, cgroup (path of the job's own cgroup, or empty), v1_cgroups{controller: path}, oom_kills (its count of
+    them so far); card_visible and card_nodes as in `place`, where the driver counts the cards otherwise than before."""
     if r["attempt"] != job.attempt:
         job.steps_done.discard("pre_start")
     job.attempt, job.cgroup, job.oom_kills = r["attempt"], r["cgroup"], r["oom_kills"]
+    job.v1_cgroups = r.get("v1_cgroups", {})
     job.spawned = False
     job.started_at = job.started_up = 0.0
     if "card_visible" in r:
@@ -215,8 +218,9 @@ def _restarting(job: Job, r: Record) -> None:
 
 
 def _running(job: Job, r: Record) -> None:
-    """up (seconds of CLOCK_BOOTTIME): the gate was opened."""
+    """up (seconds of CLOCK_BOOTTIME): the gate was opened; max_pids: the limit of its cgroup, 0 for none."""
     job.started_at, job.started_up = r["t"], r["up"]
+    job.max_pids = r.get("max_pids", 0)
 
 
 def _exited(job: Job, r: Record) -> None:

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Self
 
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model import spec_fields as kind
-from muster.supervisors.model import staging_urls
-from muster.supervisors.model.notify_rules import JOB_EVENTS, without_secrets
+from muster.supervisors.model.rules import staging_urls
+from muster.supervisors.model.rules.notify_rules import JOB_EVENTS, without_secrets
 from muster.supervisors.system import trust
 
 MAX_RANKS = 4096
@@ -31,6 +31,8 @@ DEFAULT_REQUIREMENTS_S = 1800.0
 DEFAULT_STAGING_S = 7200.0
 #: Tries in a row without a byte of progress, of what is copied before and after the ranks.
 DEFAULT_STAGING_TRIES = 8
+#: Of a field that may be switched on and off; empty: whatever is usual.
+YES_NO = ("yes", "no")
 
 
 class Boot(enum.StrEnum):
@@ -211,7 +213,7 @@ class JobSpec:
         "DURATION", "Time limit of `epilog`.", option=None, unset=_minutes(DEFAULT_SCRIPT_S),
     )] = None
     limits: Annotated[dict[str, float], kind.LimitTable(
-        "NAME=VALUE", "Limit of each rank (nofile, memlock, stack, core, nproc) or of the job (memory, cpus).",
+        "NAME=VALUE", "Limit of each rank (nofile, memlock, stack, core, nproc) or of the job (memory, cpus, pids).",
         more="[jobs.md](../concepts/ranks.md#limits-user-umask-nice)", option="limit", unset="the daemon's limits",
     )] = field(default_factory=dict)
     umask: Annotated[int | None, kind.Octal(
@@ -222,6 +224,32 @@ class JobSpec:
         "N", "Scheduling priority of the ranks, {allowed}.", least=-20, most=19,
         more="Below 0 needs a daemon that runs as root.",
     )] = 0
+    no_new_privs: Annotated[str, kind.Choice(
+        "yes|no", "Whether no program of the job can gain privileges (sudo, setuid, file capabilities).",
+        more="[lock-down.md](../guides/lock-down.md#jobs)", allowed=YES_NO,
+        unset="no; jobs of other users than the daemon's: what `[hardening]` says, yes",
+    )] = ""
+    capabilities: Annotated[tuple[str, ...], kind.Capabilities(
+        "A,B|none|all", "The capabilities that programs of the job can have at most (bounding set).",
+        more="[lock-down.md](../guides/lock-down.md#jobs)",
+        unset="all; jobs of other users than the daemon's: what `[hardening]` says, none",
+        what="names of capabilities, as in net_bind_service,sys_nice, or none, or all",
+    )] = ()
+    private_tmp: Annotated[str, kind.Choice(
+        "yes|no", "Give the job a /tmp and /var/tmp of its own, which muster removes at its end.",
+        more="[lock-down.md](../guides/lock-down.md#jobs)", allowed=YES_NO,
+        unset="no; jobs of other users than the daemon's: what `[hardening]` says, no",
+    )] = ""
+    read_only: Annotated[tuple[str, ...], kind.Paths(
+        "A,B", "Folders and files that the job cannot write to.", more="[lock-down.md](../guides/lock-down.md#jobs)",
+        unset="none; jobs of other users than the daemon's: those of `[hardening]`",
+        what="absolute paths, as in /usr,/etc",
+    )] = ()
+    seccomp: Annotated[str, kind.FilePath(
+        "FILE", "Filter the job's system calls by this profile: JSON as for docker and podman, on the node.",
+        more="[lock-down.md](../guides/lock-down.md#seccomp-profiles)",
+        unset="none; jobs of other users than the daemon's: that of `[hardening]`",
+    )] = ""
     training_mode: Annotated[str, kind.Choice(
         "MODE", "MindSpore's environment: {allowed}.", more="[jobs.md](../concepts/ranks.md#training-modes)",
         allowed=tuple(TrainingMode),

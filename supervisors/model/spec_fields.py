@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.model import notify_rules, staging_urls
+from muster.supervisors.model.rules import capabilities, notify_rules, staging_urls
 from muster.supervisors.paths import is_reserved
 
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -22,11 +22,15 @@ MAX_TEXT = 256
 #: Longest time limit, in seconds: ten years.
 MAX_S = 10 * 365 * 24 * 3600.0
 MAX_STEPS = 64
+#: Most paths of a list.
+MAX_PATHS = 64
+#: The kernel's own limit of processes and threads on 64-bit machines (PID_MAX_LIMIT).
+MAX_PIDS = 1 << 22
 #: A limit may have this value instead of a number: no limit.
 UNLIMITED = -1
 #: Limits of a process (setrlimit) and of a job (cgroup) by their names in a spec, with their units.
 PROCESS_LIMITS = {"nofile": "", "memlock": "bytes", "stack": "bytes", "core": "bytes", "nproc": ""}
-JOB_LIMITS = {"memory": "bytes", "cpus": ""}
+JOB_LIMITS = {"memory": "bytes", "cpus": "", "pids": ""}
 LIMITS = PROCESS_LIMITS | JOB_LIMITS
 RESERVED = "muster uses such names for its own files, which lie beside those of jobs: choose another name"
 
@@ -113,6 +117,33 @@ class FilePath(Field):
             yield "", f"{value!r}: must be an absolute path"
         if "\0" in value or len(value) > 4095:
             yield "", "must be a path of at most 4095 characters without NUL"
+
+
+class Paths(Field):
+    """Absolute paths, each once."""
+
+    toml = 'list of texts, or text as in `"/a,/b"`'
+    many = True
+
+    def problems(self, value: tuple[str, ...]) -> Problems:
+        for i, path in enumerate(value):
+            if not path.startswith("/") or "\0" in path or len(path) > 4095:
+                yield f"[{i}]", f"{path[:80]!r}: must be an absolute path of at most 4095 characters without NUL"
+            elif any(part in (".", "..") for part in path.split("/")):
+                yield f"[{i}]", f"{path[:80]!r}: must be a path without . and .."
+        if len(set(value)) != len(value) or len(value) > MAX_PATHS:
+            yield "", f"must name each path once, at most {MAX_PATHS}"
+
+
+class Capabilities(Field):
+    """Names of capabilities, with or without CAP_; or one word, none or all."""
+
+    toml = 'list of texts, or text as in `"sys_nice,net_raw"`'
+    many = True
+
+    def problems(self, value: tuple[str, ...]) -> Problems:
+        if problem := capabilities.problem(value):
+            yield "", problem
 
 
 class Choice(Field):
@@ -378,6 +409,12 @@ class LimitTable(Field):
         for name, number in value.items():
             if name not in LIMITS:
                 yield self.part(name), f"is not known: must be one of {', '.join(LIMITS)}"
+            elif name == "pids":
+                if not (1 <= number <= MAX_PIDS and number % 1 == 0):
+                    yield (
+                        self.part(name),
+                        f"{number:g}: must be a whole number from 1 to {MAX_PIDS}; leave it out for no limit",
+                    )
             elif name in JOB_LIMITS:
                 if not (math.isfinite(number) and 0 < number < 1 << 63):
                     yield self.part(name), f"{number}: must be above 0 and below 2^63; leave it out for no limit"

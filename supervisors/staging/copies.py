@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.model import staging_urls
+from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.staging import staged_file
 from muster.supervisors.staging.local_files import LocalSink, LocalSource, Source, refuse_without_room
 from muster.supervisors.staging.remote_files import FileSystem, RemoteSink, RemoteSource

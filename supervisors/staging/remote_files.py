@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from muster.supervisors.model import staging_urls
+from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.staging import credentials, s3_upload, staged_file
 from muster.supervisors.staging.local_files import LocalSource, md5_of
 from muster.supervisors.staging.staged_file import StagedFile

@@ -1,7 +1,7 @@
-"""The cgroup of a job's ranks: its place and its limits.
+"""The cgroup of a job's ranks, by which the kernel knows all of them.
 
 With systemd it is a leaf of the job's scope (scope.py), beside the leaf of the supervisor; otherwise a folder below our
-own cgroup, if cgroup v2 permits.
+own cgroup, if cgroup v2 permits; otherwise one in the freezer of cgroup v1. Its limits: controllers/job_limits.py.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ from pathlib import Path
 from muster.probes.kernel import process
 from muster.supervisors.paths import Root
 from muster.supervisors.system import scope
+from muster.supervisors.system.controllers import hierarchies, job_limits
 
 #: The leaves of a scope.
 SUPERVISOR, RANKS = "supervisor", "ranks"
@@ -40,51 +41,26 @@ def _mount() -> Path | None:
     return mount
 
 
-def limit_cgroup(folder: str, memory: float | None, cpus: float | None) -> str:
-    """Sets the limits of a job's cgroup: bytes of memory, number of CPUs. Returns sentences where they cannot be set.
-
-    The controllers must be handed down by the folder above, which the kernel refuses while processes are in that. Of
-    swap there is none within a limit of memory: a job would crawl for days where it should end and say why.
-    """
-    troubles = []
-    wanted = {"memory.max": memory and str(int(memory)), "cpu.max": cpus and f"{max(1000, int(cpus * 100_000))} 100000"}
-    for name, value in wanted.items():
-        if not value:
-            continue
-        controller = name.partition(".")[0]
-        if not folder:
-            troubles.append(
-                f"the limit of {controller} is not in force: this node has no cgroup v2 that muster may use"
-            )
-            continue
-        try:
-            if not os.path.exists(f"{folder}/{name}"):
-                (Path(folder).parent / "cgroup.subtree_control").write_text(f"+{controller}")
-            Path(folder, name).write_text(value)
-        except OSError as error:
-            troubles.append(f"the limit of {controller} is not in force: {folder}/{name}: {error.strerror}")
-    if memory and os.path.exists(f"{folder}/memory.swap.max"):
-        with contextlib.suppress(OSError):
-            Path(folder, "memory.swap.max").write_text("0")
-    return "; ".join(troubles)
-
-
 def make_cgroup(root: Root, job_id: str) -> tuple[str, str]:
     """Makes the cgroup of a job's ranks. Returns its path, empty where there can be none, and, where systemd should
     have given a scope and did not, a sentence that says why. One that is there is made anew: what an earlier attempt
     did in it would keep ranks out (a job of root that handed controllers down), or count as theirs (memory.events).
     Where something lives in it, it is taken over.
 
-    cgroup.kill (Linux 5.14) is required: without it the sweep serves as well.
+    Of v2 cgroup.kill (Linux 5.14) is required. Where that is missing v1's freezer serves, and without it the sweep.
     """
     trouble = enter_scope(root, job_id) if scope.is_available() else ""
+    return _make_v2(root, job_id) or _make_freezer(root, job_id), trouble
+
+
+def _make_v2(root: Root, job_id: str) -> str:
     found = find_cgroup_root()
     if found is None:
-        return "", trouble
+        return ""
     in_scope = scope.own() == scope.unit_of(root, job_id)
     if in_scope and found.name == SUPERVISOR:
         found = found.parent
-    folder = found / (RANKS if in_scope else _name(root, job_id))
+    folder = found / (RANKS if in_scope else name_of(root, job_id))
     try:
         if in_scope:  # where controllers are handed down, processes live in the leaves only
             (found / SUPERVISOR).mkdir(exist_ok=True)
@@ -92,35 +68,30 @@ def make_cgroup(root: Root, job_id: str) -> tuple[str, str]:
             for controller in _CONTROLLERS:
                 with contextlib.suppress(OSError):  # not handed down to us, then
                     (found / "cgroup.subtree_control").write_text(f"+{controller}")
-        remove_cgroup(folder)
+        job_limits.remove(folder)
         folder.mkdir(exist_ok=True)
     except OSError:
-        return "", trouble
+        return ""
     if not (folder / "cgroup.kill").exists():
         with contextlib.suppress(OSError):
             folder.rmdir()
-        return "", trouble
-    return str(folder), trouble
+        return ""
+    return str(folder)
 
 
-def remove_cgroup(folder: Path) -> None:
-    """With all that are below; whichever is not empty (a process that cannot be killed) stays."""
-    for path, _, _ in os.walk(folder, topdown=False):
-        with contextlib.suppress(OSError):
-            os.rmdir(path)
+def _make_freezer(root: Root, job_id: str) -> str:
+    return job_limits.make_folders(name_of(root, job_id), ["freezer"]).get("freezer", "")
 
 
 def remove_left(root: Root, job_id: str) -> None:
     """Removes what is left of the cgroups of a job's ranks, wherever they were made; blocks as long as a walk over all
     cgroups takes. Whichever is not empty stays. Raises nothing."""
-    mount = _mount()
-    if mount is None:
-        return
-    mark = _name(root, job_id)
-    for path, names, _ in os.walk(mount):
-        if mark in names:
-            remove_cgroup(Path(path, mark))
-        names[:] = [name for name in names if not name.startswith("muster-") or name.endswith((".scope", ".slice"))]
+    mount, mark = _mount(), name_of(root, job_id)
+    for hierarchy in [*([mount] if mount is not None else []), *hierarchies.mounts()]:
+        for path, names, _ in os.walk(hierarchy):
+            if mark in names:
+                job_limits.remove(Path(path, mark))
+            names[:] = [name for name in names if not name.startswith("muster-") or name.endswith((".scope", ".slice"))]
 
 
 def of_job(root: Root, job_id: str, pid: int) -> str:
@@ -130,12 +101,17 @@ def of_job(root: Root, job_id: str, pid: int) -> str:
         if mount is not None and at:
             for folder in (here := Path(at), *here.parents):
                 in_scope = folder.name == RANKS and folder.parent.name == scope.unit_of(root, job_id)
-                if in_scope or folder.name == _name(root, job_id):
+                if in_scope or folder.name == name_of(root, job_id):
                     return str(mount / str(folder).lstrip("/"))
+        frozen = hierarchies.folder_of("freezer", pid)
+        for folder in (frozen, *frozen.parents) if frozen is not None else ():
+            if folder.name == name_of(root, job_id):
+                return str(folder)
     return ""
 
 
-def _name(root: Root, job_id: str) -> str:
+def name_of(root: Root, job_id: str) -> str:
+    """Of the job's folder in any hierarchy."""
     return f"muster-{zlib.crc32(os.fsencode(root.state)):08x}-{job_id}"
 
 

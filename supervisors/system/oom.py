@@ -1,6 +1,7 @@
 """Whether the kernel killed a process because it ran out of memory. The exit status shows only a SIGKILL.
 
-Two sources: the counter of the job's own cgroup (memory.events), and the kernel's log, which names the process.
+Two sources: the counter of the job's own cgroup (memory.events; v1: memory.oom_control), and the kernel's log, which
+names the process.
 """
 
 import contextlib
@@ -18,17 +19,21 @@ NOT_THE_KERNEL = "neither muster nor the kernel's OOM killer sent it"
 _NUMBER = re.compile(r"[0-9]+")
 #: Records of the kernel's log that are looked at, at most: all that its usual buffer holds.
 _MAX_RECORDS = 50_000
+#: So much below a limit it is reached: the kernel counts memory in batches of some pages for each CPU.
+_BATCH = 4 << 20
 #: The log's clock stands still while the node sleeps, and is a little apart from ours, in seconds.
 _SLACK_S = 2.0
 
 
 def kills(cgroup: str) -> int:
-    """How many processes of a cgroup (path) the kernel has killed so far; 0 where it does not count them."""
-    with contextlib.suppress(OSError, ValueError), open(f"{cgroup}/memory.events", encoding="ascii") as file:
-        for line in file:
-            name, _, number = line.partition(" ")
-            if name == "oom_kill":
-                return int(number)
+    """How many processes of a cgroup (path) the kernel has killed so far; 0 where it does not count them (v1 does from
+    Linux 4.13)."""
+    for counters in ("memory.events", "memory.oom_control"):
+        with contextlib.suppress(OSError, ValueError), open(f"{cgroup}/{counters}", encoding="ascii") as file:
+            for line in file:
+                name, _, number = line.partition(" ")
+                if name == "oom_kill":
+                    return int(number)
     return 0
 
 
@@ -39,7 +44,16 @@ def limit_reached(cgroup: str) -> int:
             reached = any(line.startswith("oom ") and line != "oom 0\n" for line in file)
         with open(f"{cgroup}/memory.max", encoding="ascii") as file:
             return int(file.read()) if reached else 0
-    return 0
+    return _limit_reached_v1(cgroup)
+
+
+def _limit_reached_v1(cgroup: str) -> int:
+    """v1 tells the peak, and counts kills whatever the reason; how often the limit was met not every kernel counts."""
+    numbers = []
+    for name in ("memory.limit_in_bytes", "memory.max_usage_in_bytes"):
+        with contextlib.suppress(OSError, ValueError), open(f"{cgroup}/{name}", encoding="ascii") as file:
+            numbers.append(int(file.read()))
+    return numbers[0] if len(numbers) == 2 and numbers[1] > numbers[0] - _BATCH and kills(cgroup) else 0
 
 
 def victims(since: float) -> dict[int, str] | None:

@@ -42,7 +42,8 @@ def of_nursery(root: Root, pid: int) -> str:
 def own() -> str:
     """The scope that this process is in, by its cgroup's path; empty for none of muster's."""
     with contextlib.suppress(OSError):
-        for part in process.cgroup().split("/"):
+        paths = process.cgroup(), process.cgroup(hierarchy="name=systemd")  # v1 alone: systemd has a hierarchy there
+        for part in "/".join(paths).split("/"):
             if part.startswith("muster-") and part.endswith(".scope"):
                 return part
     return ""
@@ -98,7 +99,7 @@ def _start(unit: str, description: str) -> str:
 
 def _join(unit: str) -> str:
     """Joins an existing scope: a predecessor's, with a living process of the job. Returns why it could not."""
-    mounts = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+    mounts = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd")
     for folder in (Path(mount, SLICE, unit) for mount in mounts):
         # Where controllers are handed down, processes live in the leaves only (leaves: cgroups.py).
         for leaf in (folder / "supervisor", folder):

@@ -13,7 +13,7 @@ CALLS = {
     "dup2": 33, "clone": 56, "chdir": 80, "rename": 82, "mkdir": 83, "setuid": 105, "setgid": 106, "setsid": 112,
     "setgroups": 116, "setpriority": 141, "sched_setaffinity": 203, "openat": 257, "mkdirat": 258, "renameat": 264,
     "dup3": 292, "prlimit64": 302, "setrlimit": 160, "clone3": 435, "close_range": 436, "memfd_create": 319,
-    "pidfd_open": 434, "ioctl": 16,
+    "pidfd_open": 434, "ioctl": 16, "capset": 126, "prctl": 157, "mount": 165, "unshare": 272,
 }  # fmt: skip
 CLONE_PARENT = 0x8000
 needs_seccomp = pytest.mark.skipif(platform.machine() != "x86_64", reason="its numbers are those of x86-64")

@@ -24,6 +24,8 @@ _BY_KIND: dict[type[Field], tuple[Any, Any, str]] = {
     kinds.Steps: ((1.5,), [1.5], "1500ms"),
     kinds.Words: (("python", "x.py", ""), ["python", "x.py", ""], ""),
     kinds.Services: (("serve --port 7",), ["serve --port 7"], "serve --port 7"),
+    kinds.Paths: (("/a", "/b c"), ["/a", "/b c"], "/a,/b c"),
+    kinds.Capabilities: (("sys_nice", "CAP_KILL"), ["sys_nice", "CAP_KILL"], "sys_nice, CAP_KILL"),
     kinds.Hosts: (("a", "b"), ["a", "b"], "a, b"),
     kinds.Webhook: ("https://example.org/hook", "https://example.org/hook", "https://example.org/hook"),
     kinds.Variables: ({"A": "1"}, {"A": 1}, "A=1"),

@@ -67,7 +67,8 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         """See job.proto. Raises InvalidRequest, NotTheirs and what Registry.start raises."""
         if not request.HasField("spec"):
             raise InvalidRequest([Violation("spec", "is not set: give the spec of a job")])
-        spec = own_jobs.as_themselves(access.reach(), convert.spec_from(request.spec))
+        asked, config = convert.spec_from(request.spec), self._server.config()
+        spec = own_jobs.as_themselves(access.reach(), asked, config.hardening)
         folder = request.workdir_identity
         of_caller = (folder.device, folder.inode) if request.HasField("workdir_identity") else None
         try:

@@ -16,6 +16,7 @@ from muster.probes.kernel import process
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.system import scope
 from muster.supervisors.system.cgroups import find_cgroup_root
+from muster.supervisors.system.controllers import hierarchies
 from muster.v1 import node_pb2, node_pb2_grpc
 
 if TYPE_CHECKING:
@@ -109,4 +110,6 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
 def _containment() -> str:
     if scope.is_available():
         return "systemd-scope"
-    return "cgroup" if find_cgroup_root() is not None else "process-group+subreaper"
+    if find_cgroup_root() is not None:
+        return "cgroup"
+    return "freezer" if hierarchies.writable_folder("freezer") is not None else "process-group+subreaper"

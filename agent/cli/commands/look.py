@@ -57,6 +57,7 @@ def status(address: Address, job: str, as_json: bool) -> None:
         ("node", f"{found.spec.node_rank} of {found.spec.node_count}" if found.spec.node_count > 1 else ""),
         ("rank table", clean(found.spec.rank_table)),
         ("limits", _limits(found)),
+        ("hardening", _hardening(found)),
         ("mode", _preset(found)),
         ("step", show.step(found)),
         ("outputs", "kept: " + clean(", ".join(found.spec.outputs)) if found.outputs_kept and not found.step else ""),
@@ -133,6 +134,21 @@ def _limits(job: "job_pb2.Job") -> str:
     given += [f"umask {job.spec.umask:03o}"] if job.spec.HasField("umask") else []
     given += [f"nice {job.spec.nice}"] if job.spec.nice else []
     return ", ".join(given)
+
+
+def _hardening(job: "job_pb2.Job") -> str:
+    """What its processes may not do."""
+    found = job.hardening
+    kept = ", ".join(found.capabilities) or "none"
+    said = {
+        "no new privileges": found.no_new_privs,
+        f"capabilities {kept}": found.bounded,
+        f"at most {found.max_pids} processes and threads": found.max_pids,
+        "private /tmp": found.private_tmp,
+        f"read-only {' '.join(map(clean, found.read_only))}": found.read_only,
+        f"seccomp {clean(found.seccomp)}": found.seccomp,
+    }
+    return "; ".join(text for text, holds in said.items() if holds)
 
 
 def _preset(job: "job_pb2.Job") -> str:

@@ -244,6 +244,8 @@ _READ: dict[type[Field], Callable[[Field, object], Any]] = {
     kinds.Words: _words,
     kinds.Hosts: _names,
     kinds.EventNames: _names,
+    kinds.Paths: _names,
+    kinds.Capabilities: _names,
     kinds.Webhook: _webhook,
     kinds.Secret: _secret,
     kinds.Variables: _pairs,

@@ -325,6 +325,11 @@ class JobSpec(_message.Message):
     STAGING_CREDENTIALS_FIELD_NUMBER: _builtins.int
     STAGING_TIMEOUT_FIELD_NUMBER: _builtins.int
     STAGING_TRIES_FIELD_NUMBER: _builtins.int
+    NO_NEW_PRIVS_FIELD_NUMBER: _builtins.int
+    CAPABILITIES_FIELD_NUMBER: _builtins.int
+    PRIVATE_TMP_FIELD_NUMBER: _builtins.int
+    READ_ONLY_FIELD_NUMBER: _builtins.int
+    SECCOMP_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """1 to 128 of [A-Za-z0-9._-], starting with a letter or a digit. Empty: the daemon generates an id."""
     ranks: _builtins.int
@@ -404,6 +409,18 @@ class JobSpec(_message.Message):
     """A TOML file with keys for these URLs, which the job's user can read, and nobody else may."""
     staging_tries: _builtins.int
     """Tries in a row without a byte of progress; 1 to 1000, default 8."""
+    no_new_privs: _builtins.str
+    """Hardening; docs/guides/lock-down.md. Where a field is not set, a job of another user than the daemon's has what [hardening] of
+    the daemon's configuration says, and any other job has nothing of it.
+
+    "yes": no program of the job gains privileges by its file (setuid, file capabilities; PR_SET_NO_NEW_PRIVS). "no".
+    """
+    private_tmp: _builtins.str
+    """"yes": /tmp and /var/tmp of the job are folders of its own, removed at its end. "no"."""
+    seccomp: _builtins.str
+    """Absolute path of a seccomp profile on this node: JSON as docker, podman and the OCI runtime specification have it. Implies
+    no_new_privs.
+    """
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of every rank, exactly as it is given to execve: no shell. At least one word; the first is looked up
@@ -485,6 +502,18 @@ class JobSpec(_message.Message):
     def staging_timeout(self) -> _duration_pb2.Duration:
         """Of each of the copies; default 2 h."""
 
+    @_builtins.property
+    def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The capabilities that programs of the job can have at most (bounding set): names as in capabilities(7), with or without CAP_;
+        or one word, "none" or "all".
+        """
+
+    @_builtins.property
+    def read_only(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Absolute paths that the job cannot write to, in addition to those of [hardening]. Its working folder, its folder of logs
+        and a private /tmp stay writable within them.
+        """
+
     def __init__(
         self,
         *,
@@ -532,10 +561,15 @@ class JobSpec(_message.Message):
         staging_credentials: _builtins.str = ...,
         staging_timeout: _duration_pb2.Duration | None = ...,
         staging_tries: _builtins.int | None = ...,
+        no_new_privs: _builtins.str = ...,
+        capabilities: _abc.Iterable[_builtins.str] | None = ...,
+        private_tmp: _builtins.str = ...,
+        read_only: _abc.Iterable[_builtins.str] | None = ...,
+        seccomp: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_staging_tries", b"_staging_tries", "_umask", b"_umask", "cards", b"cards", "epilog_timeout", b"epilog_timeout", "limits", b"limits", "max_hang_restarts", b"max_hang_restarts", "max_runtime", b"max_runtime", "node_rank", b"node_rank", "notify", b"notify", "pre_start_timeout", b"pre_start_timeout", "ready_timeout", b"ready_timeout", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "staging_timeout", b"staging_timeout", "staging_tries", b"staging_tries", "umask", b"umask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_staging_tries", b"_staging_tries", "_umask", b"_umask", "boot", b"boot", "cards", b"cards", "code", b"code", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "hang", b"hang", "hold", b"hold", "inputs", b"inputs", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_hang_restarts", b"max_hang_restarts", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "notify", b"notify", "on_hang", b"on_hang", "output_always", b"output_always", "outputs", b"outputs", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "rank_table", b"rank_table", "ranks", b"ranks", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "services", b"services", "skip_check", b"skip_check", "staging_credentials", b"staging_credentials", "staging_timeout", b"staging_timeout", "staging_tries", b"staging_tries", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_staging_tries", b"_staging_tries", "_umask", b"_umask", "boot", b"boot", "capabilities", b"capabilities", "cards", b"cards", "code", b"code", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "hang", b"hang", "hold", b"hold", "inputs", b"inputs", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_hang_restarts", b"max_hang_restarts", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "no_new_privs", b"no_new_privs", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "notify", b"notify", "on_hang", b"on_hang", "output_always", b"output_always", "outputs", b"outputs", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "private_tmp", b"private_tmp", "rank_table", b"rank_table", "ranks", b"ranks", "read_only", b"read_only", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "seccomp", b"seccomp", "services", b"services", "skip_check", b"skip_check", "staging_credentials", b"staging_credentials", "staging_timeout", b"staging_timeout", "staging_tries", b"staging_tries", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_hang_restarts: _TypeAlias = _typing.Literal["max_hang_restarts"]  # noqa: Y015
     _WhichOneofArgType__max_hang_restarts: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts"]  # noqa: Y015
@@ -592,7 +626,7 @@ Global___Notify: _TypeAlias = Notify  # noqa: Y015
 @_typing.final
 class Limits(_message.Message):
     """Limits of each rank: soft and hard as in setrlimit(2); -1 is unlimited. What is above the daemon's own hard limit needs a daemon that
-    runs as root. `memory_bytes` and `cpus` are of the whole job on this node and need a cgroup with these controllers; where there
+    runs as root. `memory_bytes`, `cpus` and `pids` are of the whole job on this node and need cgroups with these controllers; where there
     is none the job runs without and has a warning.
     """
 
@@ -605,6 +639,7 @@ class Limits(_message.Message):
     NPROC_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     CPUS_FIELD_NUMBER: _builtins.int
+    PIDS_FIELD_NUMBER: _builtins.int
     nofile: _builtins.int
     memlock_bytes: _builtins.int
     stack_bytes: _builtins.int
@@ -612,6 +647,8 @@ class Limits(_message.Message):
     nproc: _builtins.int
     memory_bytes: _builtins.int
     cpus: _builtins.float
+    pids: _builtins.int
+    """Processes and threads of the whole job on this node, at most: as `memory_bytes`."""
     def __init__(
         self,
         *,
@@ -622,10 +659,11 @@ class Limits(_message.Message):
         nproc: _builtins.int | None = ...,
         memory_bytes: _builtins.int | None = ...,
         cpus: _builtins.float | None = ...,
+        pids: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_core_bytes", b"_core_bytes", "_cpus", b"_cpus", "_memlock_bytes", b"_memlock_bytes", "_memory_bytes", b"_memory_bytes", "_nofile", b"_nofile", "_nproc", b"_nproc", "_stack_bytes", b"_stack_bytes", "core_bytes", b"core_bytes", "cpus", b"cpus", "memlock_bytes", b"memlock_bytes", "memory_bytes", b"memory_bytes", "nofile", b"nofile", "nproc", b"nproc", "stack_bytes", b"stack_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_core_bytes", b"_core_bytes", "_cpus", b"_cpus", "_memlock_bytes", b"_memlock_bytes", "_memory_bytes", b"_memory_bytes", "_nofile", b"_nofile", "_nproc", b"_nproc", "_pids", b"_pids", "_stack_bytes", b"_stack_bytes", "core_bytes", b"core_bytes", "cpus", b"cpus", "memlock_bytes", b"memlock_bytes", "memory_bytes", b"memory_bytes", "nofile", b"nofile", "nproc", b"nproc", "pids", b"pids", "stack_bytes", b"stack_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_core_bytes", b"_core_bytes", "_cpus", b"_cpus", "_memlock_bytes", b"_memlock_bytes", "_memory_bytes", b"_memory_bytes", "_nofile", b"_nofile", "_nproc", b"_nproc", "_stack_bytes", b"_stack_bytes", "core_bytes", b"core_bytes", "cpus", b"cpus", "memlock_bytes", b"memlock_bytes", "memory_bytes", b"memory_bytes", "nofile", b"nofile", "nproc", b"nproc", "stack_bytes", b"stack_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_core_bytes", b"_core_bytes", "_cpus", b"_cpus", "_memlock_bytes", b"_memlock_bytes", "_memory_bytes", b"_memory_bytes", "_nofile", b"_nofile", "_nproc", b"_nproc", "_pids", b"_pids", "_stack_bytes", b"_stack_bytes", "core_bytes", b"core_bytes", "cpus", b"cpus", "memlock_bytes", b"memlock_bytes", "memory_bytes", b"memory_bytes", "nofile", b"nofile", "nproc", b"nproc", "pids", b"pids", "stack_bytes", b"stack_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__core_bytes: _TypeAlias = _typing.Literal["core_bytes"]  # noqa: Y015
     _WhichOneofArgType__core_bytes: _TypeAlias = _typing.Literal["_core_bytes", b"_core_bytes"]  # noqa: Y015
@@ -639,6 +677,8 @@ class Limits(_message.Message):
     _WhichOneofArgType__nofile: _TypeAlias = _typing.Literal["_nofile", b"_nofile"]  # noqa: Y015
     _WhichOneofReturnType__nproc: _TypeAlias = _typing.Literal["nproc"]  # noqa: Y015
     _WhichOneofArgType__nproc: _TypeAlias = _typing.Literal["_nproc", b"_nproc"]  # noqa: Y015
+    _WhichOneofReturnType__pids: _TypeAlias = _typing.Literal["pids"]  # noqa: Y015
+    _WhichOneofArgType__pids: _TypeAlias = _typing.Literal["_pids", b"_pids"]  # noqa: Y015
     _WhichOneofReturnType__stack_bytes: _TypeAlias = _typing.Literal["stack_bytes"]  # noqa: Y015
     _WhichOneofArgType__stack_bytes: _TypeAlias = _typing.Literal["_stack_bytes", b"_stack_bytes"]  # noqa: Y015
     @_typing.overload
@@ -653,6 +693,8 @@ class Limits(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__nofile) -> _WhichOneofReturnType__nofile | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__nproc) -> _WhichOneofReturnType__nproc | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pids) -> _WhichOneofReturnType__pids | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stack_bytes) -> _WhichOneofReturnType__stack_bytes | None: ...
 
@@ -745,6 +787,7 @@ class Job(_message.Message):
     SERVICES_FIELD_NUMBER: _builtins.int
     STAGING_FIELD_NUMBER: _builtins.int
     OUTPUTS_KEPT_FIELD_NUMBER: _builtins.int
+    HARDENING_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: Global___JobState.ValueType
     spec_digest: _builtins.str
@@ -846,6 +889,10 @@ class Job(_message.Message):
     def staging(self) -> Global___StagingProgress:
         """While code, inputs or outputs are copied; only in the answer of Get."""
 
+    @_builtins.property
+    def hardening(self) -> Global___Hardening:
+        """What its processes may not do, by its spec and by the daemon's defaults for jobs of other users. Not set: nothing of that."""
+
     def __init__(
         self,
         *,
@@ -882,10 +929,11 @@ class Job(_message.Message):
         services: _abc.Iterable[Global___Rank] | None = ...,
         staging: Global___StagingProgress | None = ...,
         outputs_kept: _builtins.bool = ...,
+        hardening: Global___Hardening | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "hang", b"hang", "log_gap", b"log_gap", "restart_at", b"restart_at", "slow", b"slow", "spec", b"spec", "staging", b"staging", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "hang", b"hang", "hardening", b"hardening", "log_gap", b"log_gap", "restart_at", b"restart_at", "slow", b"slow", "spec", b"spec", "staging", b"staging", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "awaits_release", b"awaits_release", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "living", b"living", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "outputs_kept", b"outputs_kept", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "services", b"services", "slow", b"slow", "spec", b"spec", "spec_digest", b"spec_digest", "staging", b"staging", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "supervisor_stuck", b"supervisor_stuck", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "awaits_release", b"awaits_release", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "hardening", b"hardening", "held_by", b"held_by", "job_id", b"job_id", "living", b"living", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "outputs_kept", b"outputs_kept", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "services", b"services", "slow", b"slow", "spec", b"spec", "spec_digest", b"spec_digest", "staging", b"staging", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "supervisor_stuck", b"supervisor_stuck", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -932,6 +980,50 @@ class StagingProgress(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StagingProgress: _TypeAlias = StagingProgress  # noqa: Y015
+
+@_typing.final
+class Hardening(_message.Message):
+    """docs/guides/lock-down.md"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NO_NEW_PRIVS_FIELD_NUMBER: _builtins.int
+    BOUNDED_FIELD_NUMBER: _builtins.int
+    CAPABILITIES_FIELD_NUMBER: _builtins.int
+    MAX_PIDS_FIELD_NUMBER: _builtins.int
+    PRIVATE_TMP_FIELD_NUMBER: _builtins.int
+    READ_ONLY_FIELD_NUMBER: _builtins.int
+    SECCOMP_FIELD_NUMBER: _builtins.int
+    no_new_privs: _builtins.bool
+    bounded: _builtins.bool
+    """The bounding set has only `capabilities` (none, if that is empty)."""
+    max_pids: _builtins.int
+    """Processes and threads that the job can have, as its cgroup says since its last start; 0: no limit is in force."""
+    private_tmp: _builtins.bool
+    seccomp: _builtins.str
+    """The profile's path."""
+    @_builtins.property
+    def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def read_only(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        no_new_privs: _builtins.bool = ...,
+        bounded: _builtins.bool = ...,
+        capabilities: _abc.Iterable[_builtins.str] | None = ...,
+        max_pids: _builtins.int = ...,
+        private_tmp: _builtins.bool = ...,
+        read_only: _abc.Iterable[_builtins.str] | None = ...,
+        seccomp: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bounded", b"bounded", "capabilities", b"capabilities", "max_pids", b"max_pids", "no_new_privs", b"no_new_privs", "private_tmp", b"private_tmp", "read_only", b"read_only", "seccomp", b"seccomp"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Hardening: _TypeAlias = Hardening  # noqa: Y015
 
 @_typing.final
 class SlowRanks(_message.Message):

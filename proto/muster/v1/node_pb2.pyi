@@ -240,7 +240,9 @@ class Node(_message.Message):
     active_jobs: _builtins.int
     """Jobs that have not ended."""
     containment: _builtins.str
-    """How stop reaches every process of a job: "systemd-scope", "cgroup", or "process-group+subreaper"."""
+    """How stop reaches every process of a job: "systemd-scope", "cgroup", "freezer" (cgroup v1), or
+    "process-group+subreaper".
+    """
     state_dir: _builtins.str
     """Where the files are."""
     log_dir: _builtins.str

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from muster.supervisors.launch import child
 from muster.supervisors.launch.child import ProcessSpec
+from muster.supervisors.launch.creation import kernel_calls
 from muster.supervisors.launch.creation.start_steps import Op, StartStep
 from muster.supervisors.system import lock
 
@@ -157,4 +158,10 @@ _ACTIONS: dict[Op, Callable[..., Any]] = {
     Op.FILE: _make_file,
     Op.CHDIR: os.chdir,
     Op.EXEC: _execute,
+    Op.OWN_MOUNTS: kernel_calls.leave_mounts,
+    Op.BIND: kernel_calls.bind,
+    Op.READ_ONLY: kernel_calls.make_read_only,
+    Op.BOUNDING_SET: kernel_calls.bound,
+    Op.NO_NEW_PRIVS: kernel_calls.forbid_privileges,
+    Op.SECCOMP: kernel_calls.filter_calls,
 }

@@ -29,9 +29,10 @@ typedef unsigned long u64;
 enum {
     SYS_read = 0, SYS_write = 1, SYS_close = 3, SYS_lseek = 8, SYS_mmap = 9, SYS_rt_sigaction = 13, SYS_rt_sigprocmask = 14,
     SYS_ioctl = 16, SYS_getpid = 39, SYS_clone = 56, SYS_execve = 59, SYS_fcntl = 72, SYS_chdir = 80, SYS_umask = 95,
-    SYS_setuid = 105, SYS_setgid = 106, SYS_setsid = 112, SYS_setgroups = 116, SYS_setpriority = 141, SYS_prctl = 157,
-    SYS_sched_setaffinity = 203, SYS_exit_group = 231, SYS_openat = 257, SYS_mkdirat = 258, SYS_renameat = 264,
-    SYS_dup3 = 292, SYS_prlimit64 = 302, SYS_clone3 = 435, SYS_close_range = 436,
+    SYS_setuid = 105, SYS_setgid = 106, SYS_setsid = 112, SYS_setgroups = 116, SYS_capget = 125, SYS_capset = 126,
+    SYS_setpriority = 141, SYS_prctl = 157, SYS_mount = 165, SYS_sched_setaffinity = 203, SYS_exit_group = 231,
+    SYS_openat = 257, SYS_mkdirat = 258, SYS_renameat = 264, SYS_unshare = 272, SYS_dup3 = 292, SYS_prlimit64 = 302,
+    SYS_clone3 = 435, SYS_close_range = 436,
 };
 __asm__(".globl _start\n_start:\n xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call begin\n hlt\n");
 
@@ -45,10 +46,10 @@ static long call(long number, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
 }
 #elif defined(__aarch64__)
 enum {
-    SYS_dup3 = 24, SYS_fcntl = 25, SYS_ioctl = 29, SYS_mkdirat = 34, SYS_renameat = 38, SYS_chdir = 49, SYS_openat = 56,
-    SYS_close = 57, SYS_lseek = 62, SYS_read = 63, SYS_write = 64, SYS_exit_group = 94, SYS_sched_setaffinity = 122,
-    SYS_rt_sigaction = 134, SYS_rt_sigprocmask = 135, SYS_setpriority = 140, SYS_setgid = 144, SYS_setuid = 146,
-    SYS_setsid = 157, SYS_setgroups = 159, SYS_umask = 166, SYS_prctl = 167, SYS_getpid = 172, SYS_clone = 220,
+    SYS_dup3 = 24, SYS_fcntl = 25, SYS_ioctl = 29, SYS_mkdirat = 34, SYS_renameat = 38, SYS_mount = 40, SYS_chdir = 49,
+    SYS_openat = 56, SYS_close = 57, SYS_lseek = 62, SYS_read = 63, SYS_write = 64, SYS_capget = 90, SYS_capset = 91,
+    SYS_exit_group = 94, SYS_unshare = 97, SYS_sched_setaffinity = 122, SYS_rt_sigaction = 134, SYS_rt_sigprocmask = 135,
+    SYS_setpriority = 140, SYS_setgid = 144, SYS_setuid = 146, SYS_setsid = 157, SYS_setgroups = 159, SYS_umask = 166, SYS_prctl = 167, SYS_getpid = 172, SYS_clone = 220,
     SYS_execve = 221, SYS_mmap = 222, SYS_prlimit64 = 261, SYS_clone3 = 435, SYS_close_range = 436,
 };
 __asm__(".globl _start\n_start:\n mov x29, #0\n mov x30, #0\n mov x0, sp\n bl begin\n brk #0\n");
@@ -66,7 +67,7 @@ static long call(long number, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
 
 #define sys(name, a, b, c, d) call(SYS_##name, (u64)(a), (u64)(b), (u64)(c), (u64)(d), 0, 0)
 
-enum { E_NOENT = 2, E_INTR = 4, E_NAMETOOLONG = 36, E_NOTDIR = 20, E_PROTO = 71 };
+enum { E_NOENT = 2, E_INTR = 4, E_NOTDIR = 20, E_INVAL = 22, E_NAMETOOLONG = 36, E_PROTO = 71 };
 enum { O_RDONLY = 0, O_WRONLY = 01, O_RDWR = 02, O_CREAT = 0100, O_TRUNC = 01000, O_CLOEXEC = 02000000, O_PATH = 010000000 };
 #if defined(__aarch64__)
 enum { O_DIRECTORY = 040000 };
@@ -77,7 +78,11 @@ enum { O_DIRECTORY = 0200000 };
 #define CLONE_PARENT 0x8000UL
 #define CLONE_PARENT_SETTID 0x100000UL
 #define CLONE_INTO_CGROUP 0x200000000UL
+#define CLONE_NEWNS 0x20000UL
 #define TIOCSCTTY 0x540EUL
+enum { MS_RDONLY = 1, MS_REMOUNT = 0x20, MS_BIND = 0x1000, MS_REC = 0x4000, MS_SLAVE = 0x80000 };
+enum { PR_SET_SECCOMP = 22, PR_CAPBSET_DROP = 24, PR_SET_NO_NEW_PRIVS = 38, PR_CAP_AMBIENT = 47 };
+#define CAPABILITY_VERSION_3 0x20080522U
 
 struct clone_args {
     u64 flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
@@ -93,7 +98,10 @@ static void leave(int status)
 
 /* --- the message ---------------------------------------------------------------------------------------------------- */
 
-enum op { SESSION = 1, OUTPUT, STREAMS, TERMINAL, CGROUP, WRITE, GATE, LIMIT, CPUS, NICE, UMASK, USER, FOLDER, FILE_, CHDIR, EXEC };
+enum op {
+    SESSION = 1, OUTPUT, STREAMS, TERMINAL, CGROUP, WRITE, GATE, LIMIT, CPUS, NICE, UMASK, USER, FOLDER, FILE_, CHDIR, EXEC,
+    OWN_MOUNTS, BIND, READ_ONLY, BOUNDING_SET, NO_NEW_PRIVS, SECCOMP
+};
 
 /* Offsets count from the begin of the message, whose last byte is 0: so each one within it begins a string that ends. */
 struct step {
@@ -144,9 +152,11 @@ static const char *next(const char *text) { return text + length(text) + 1; }
 /* Whether a step is what it should be, so that whoever carries it out need not look. */
 static int sound(struct message *m, const struct step *step)
 {
-    static const u8 needed[] = {[OUTPUT] = 1, [CGROUP] = 4, [WRITE] = 2, [FOLDER] = 1, [FILE_] = 3, [CHDIR] = 1};
+    static const u8 needed[] = {
+        [OUTPUT] = 1, [CGROUP] = 4, [WRITE] = 2, [FOLDER] = 1, [FILE_] = 3, [CHDIR] = 1, [BIND] = 2, [READ_ONLY] = 1,
+    };
     u64 end_of_table = sizeof *m + (u64)m->count * sizeof(struct process); /* which the kernel writes to */
-    if (step->op < SESSION || step->op > EXEC)
+    if (step->op < SESSION || step->op > SECCOMP)
         return 0;
     if (step->cannot && (step->cannot < end_of_table || step->cannot >= m->size || length((char *)m + step->cannot) > MAX_TEXT))
         return 0;
@@ -155,8 +165,10 @@ static int sound(struct message *m, const struct step *step)
     if (step->op == EXEC) /* candidates, arguments, environment */
         return step->a && step->b && step->a <= step->size && step->b <= step->size && step->c <= step->size
                && strings(m, step) == step->a + step->b + step->c;
-    if (step->op == USER || step->op == CPUS)
+    if (step->op == USER || step->op == CPUS || step->op == BOUNDING_SET)
         return step->size % 4 == 0;
+    if (step->op == SECCOMP) /* an array of struct sock_filter */
+        return step->size && step->size % 8 == 0 && step->size / 8 <= 4096;
     if (step->op < sizeof needed && needed[step->op])
         return strings(m, step) == needed[step->op];
     return 1;
@@ -244,6 +256,40 @@ static long become(const struct step *step, const void *groups)
     if (done == 0)
         done = sys(setgid, step->b, 0, 0, 0);
     return done ? done : sys(setuid, step->a, 0, 0, 0);
+}
+
+/* Mounts of its own, to which those of the node come, and from which none goes there. */
+static long leave_mounts(void)
+{
+    long done = sys(unshare, CLONE_NEWNS, 0, 0, 0);
+    return done ? done : call(SYS_mount, 0, (u64)"/", 0, MS_REC | MS_SLAVE, 0, 0);
+}
+
+/* `options`: those that the mount has. Within another one (`within`) it may have been unmounted meanwhile. */
+static long make_read_only(const char *path, u64 options, u64 within)
+{
+    long done = call(SYS_mount, 0, (u64)path, 0, MS_REMOUNT | MS_BIND | MS_RDONLY | options, 0, 0);
+    return within && (done == -E_NOENT || done == -E_INVAL) ? 0 : done;
+}
+
+/* `dropped`: numbers of the capabilities that no program may have. It keeps those in force, which the steps behind need. */
+static long bound(const u32 *dropped, u64 count)
+{
+    u32 header[2] = {CAPABILITY_VERSION_3, 0}, sets[6] = {0}; /* effective, permitted, inheritable; the same of the upper half */
+    long done = 0;
+    for (u64 i = 0; i < count && done == 0; i++)
+        done = sys(prctl, PR_CAPBSET_DROP, dropped[i], 0, 0);
+    sys(prctl, PR_CAP_AMBIENT, 4 /* PR_CAP_AMBIENT_CLEAR_ALL */, 0, 0); /* Linux 4.3 */
+    done = done ? done : sys(capget, header, sets, 0, 0);
+    for (u64 i = 0; i < count; i++)
+        sets[2 + 3 * (dropped[i] / 32 % 2)] &= ~(1U << dropped[i] % 32);
+    return done ? done : sys(capset, header, sets, 0, 0);
+}
+
+static long filter(const void *code, u64 size)
+{
+    struct { u64 count; u64 code; } program = {size / 8, (u64)code}; /* struct sock_fprog, whose count has 16 bits */
+    return sys(prctl, PR_SET_SECCOMP, 2 /* SECCOMP_MODE_FILTER */, &program, 0);
 }
 
 /* With the folders above it; `path` ends at `end`. */
@@ -377,6 +423,18 @@ static long perform(struct message *m, const struct step *step, int joined, char
         return make_file(at);
     case CHDIR:
         return sys(chdir, at, 0, 0, 0);
+    case OWN_MOUNTS:
+        return leave_mounts();
+    case BIND:
+        return call(SYS_mount, (u64)at, (u64)next(at), 0, MS_BIND | MS_REC, 0, 0);
+    case READ_ONLY:
+        return make_read_only(at, step->a, step->b);
+    case BOUNDING_SET:
+        return bound((const u32 *)at, step->size / 4);
+    case NO_NEW_PRIVS:
+        return sys(prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0);
+    case SECCOMP:
+        return filter(at, step->size);
     default:
         return execute(step, at, pointers);
     }

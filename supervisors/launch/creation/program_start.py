@@ -245,6 +245,13 @@ def _parameters(step: StartStep) -> tuple[int, int, int, bytes]:
         case Op.USER:
             uid, gid, *groups = values
             return uid, gid, 0, struct.pack(f"={len(groups)}I", *groups)
+        case Op.READ_ONLY:
+            path, options, within = values
+            return options, within, 0, _strings(path)
+        case Op.BOUNDING_SET:
+            return 0, 0, 0, struct.pack(f"={len(values)}I", *values)
+        case Op.SECCOMP:
+            return 0, 0, 0, values[0]
         case Op.CPUS:
             mask = sum(1 << cpu for cpu in values)
             return 0, 0, 0, mask.to_bytes(max(values) // 64 * 8 + 8, "little")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from muster.supervisors.launch import limits
-from muster.supervisors.launch.child import Account, ProcessSpec
+from muster.supervisors.launch.child import Account, Confinement, ProcessSpec
 from muster.supervisors.system import descriptors
 
 _OOM_SCORE = "/proc/self/oom_score_adj"
@@ -49,6 +49,17 @@ class Op(enum.IntEnum):
     CHDIR = 15
     #: Paths to try one by one, arguments, environment: the last step.
     EXEC = 16
+    #: Mounts of its own.
+    OWN_MOUNTS = 17
+    #: What is mounted, and where.
+    BIND = 18
+    #: Path of a mount, its options (MS_*), whether it is within another one that becomes read-only.
+    READ_ONLY = 19
+    #: Numbers of the capabilities that are taken away.
+    BOUNDING_SET = 20
+    NO_NEW_PRIVS = 21
+    #: Classic BPF.
+    SECCOMP = 22
 
 
 class StartStep(NamedTuple):
@@ -73,22 +84,29 @@ class StartSteps:
 
     def of(self, spec: ProcessSpec) -> list[StartStep]:
         """In the order in which they are carried out. What needs the rights of muster's user comes before that is given
-        up; limits come late, since they would bind the steps before."""
+        up; limits come late, since they would bind the steps before. The filter of system calls is the last: only
+        `execve` must pass it."""
+        confined = spec.confinement
         return [
             StartStep(Op.SESSION, "begin a session"),
             *self._streams(spec),
             # Best effort, both: without a cgroup there are process groups, and the score may not be ours to lower.
             *([StartStep(Op.CGROUP, "", (spec.cgroup,))] if spec.cgroup else ()),
+            *(StartStep(Op.WRITE, f"enter {at}", (f"{at}/cgroup.procs", "0")) for at in spec.v1_cgroups),
             *([StartStep(Op.WRITE, "", (_OOM_SCORE, "0"))] if self._protected else ()),
             StartStep(Op.GATE, "pass the gate"),
             *_limits(spec),
             *([StartStep(Op.CPUS, "be bound to its CPUs", tuple(sorted(spec.cpus)))] if spec.cpus else ()),
             *self._nice(spec.nice),
             StartStep(Op.UMASK, "set its umask", (spec.umask,)),
+            *_mounts(confined),
+            *_capabilities(confined),
             *self._user(spec.account),
+            *([StartStep(Op.NO_NEW_PRIVS, "give up new privileges")] if confined.no_new_privs else ()),
             *(StartStep(Op.FOLDER, f"make its folders and files ({path})", (path,)) for path in spec.folders),
             *(StartStep(Op.FILE, f"make its folders and files ({path})", (path, text)) for path, text in spec.files),
             StartStep(Op.CHDIR, f"enter the working folder {spec.workdir}", (spec.workdir,)),
+            *([StartStep(Op.SECCOMP, "filter its system calls", (confined.filter,))] if confined.filter else ()),
             StartStep(Op.EXEC, f"execute {spec.argv[0]}", (self._candidates(spec), spec.argv, spec.env)),
         ]
 
@@ -123,6 +141,22 @@ class StartSteps:
             found = tuple(os.path.join(folder, command) for folder in os.get_exec_path(spec.env))
             self._files[command, path] = found
         return self._files[command, path]
+
+
+def _mounts(confined: Confinement) -> Iterator[StartStep]:
+    if confined.binds or confined.read_only:
+        yield StartStep(Op.OWN_MOUNTS, "have mounts of its own")
+    for source, target in confined.binds:
+        text = f"mount {source} at {target}" if source != target else f"make {target} a mount"
+        yield StartStep(Op.BIND, text, (source, target))
+    for path, options, within in confined.read_only:
+        yield StartStep(Op.READ_ONLY, f"make {path} read-only", (path, options, within))
+
+
+def _capabilities(confined: Confinement) -> list[StartStep]:
+    if not confined.dropped:
+        return []
+    return [StartStep(Op.BOUNDING_SET, "limit its capabilities", confined.dropped)]
 
 
 def _limits(spec: ProcessSpec) -> Iterator[StartStep]:

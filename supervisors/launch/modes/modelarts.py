@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muster.supervisors.model import staging_urls
+from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.paths import Root

@@ -362,6 +362,13 @@ def test_users_start_jobs_as_themselves_only(owned: Daemon, alice: User) -> None
     assert alice.refused(owned.jobs.Get, job_pb2.GetRequest(job_id="k")) == "JOB_NOT_FOUND"
 
 
+def test_users_do_not_undo_the_hardening_of_the_node(owned: Daemon, alice: User) -> None:
+    for fields in ({"no_new_privs": "no"}, {"capabilities": ["kill"]}, {"limits": {"pids": 1 << 22}}):
+        assert alice.refused(owned.jobs.Start, spec("k", "true", **fields)) == "NOT_YOUR_JOB", fields
+    more = {"no_new_privs": "yes", "capabilities": ["none"], "private_tmp": "no", "limits": {"pids": 100}}
+    assert alice(owned.jobs.Start, spec("k", "true", **more)).job.hardening.no_new_privs
+
+
 def test_a_certificate_stands_for_a_user(listening: Listening) -> None:
     daemon = listening.daemon
     let_through(daemon.folder)

@@ -18,7 +18,7 @@ from muster.agent.config.schema import NotifyTable
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.notify import sender
 from muster.agent.notify.sender import Notifier
-from muster.supervisors.model.notify_rules import EVENTS
+from muster.supervisors.model.rules.notify_rules import EVENTS
 from muster.supervisors.paths import Root
 from tests.conftest import eventually
 from tests.unit.notify_receiver import Answer, Parts, Receiver, ended, nobody

@@ -7,7 +7,7 @@ import pytest
 from muster.agent.events.event_store import Event
 from muster.agent.notify import notification
 from muster.agent.notify.notification import names
-from muster.supervisors.model.notify_rules import EVENTS
+from muster.supervisors.model.rules.notify_rules import EVENTS
 
 
 def event(kind: str, **attributes: str) -> Event:

@@ -20,7 +20,9 @@ from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.model.states import Outcome
 from muster.supervisors.paths import Root
 from muster.supervisors.system import cgroups, scope
-from muster.supervisors.system.cgroups import limit_cgroup, make_cgroup
+from muster.supervisors.system.cgroups import make_cgroup
+from muster.supervisors.system.controllers import hierarchies
+from muster.supervisors.system.controllers.job_limits import JobLimits, set_limits
 from tests.unit.supervision import in_own_process, until
 
 #: One for each process that runs tests: they look for its bearers on the whole machine, and end them.
@@ -474,6 +476,7 @@ def test_a_jobs_cgroup_is_taken_over_and_others_have_another(cgroup, tmp_path):
 def test_where_there_is_no_cgroup_there_is_none(tmp_path, monkeypatch):
     for root in (None, tmp_path / "missing", tmp_path):  # none; cannot be made; no cgroup.kill
         monkeypatch.setattr(cgroups, "find_cgroup_root", lambda root=root: root)
+        monkeypatch.setattr(hierarchies, "folder_of", lambda *_: None)
         assert make_cgroup(Root.under(tmp_path), "job") == ("", "")
     assert list(tmp_path.iterdir()) == [], "nothing is left of the attempt"
 
@@ -539,7 +542,7 @@ def folders(tmp_path) -> tuple[Path, Path]:
 )
 def test_limits_as_the_kernel_reads_them(folders, memory, cpus, written):
     folder, parent = folders
-    assert limit_cgroup(str(folder), memory, cpus) == ""
+    assert set_limits(str(folder), {}, JobLimits(memory, cpus)) == ""
     assert ((folder / "memory.max").read_text(), (folder / "cpu.max").read_text()) == written
     assert (parent / "cgroup.subtree_control").read_text() == "cpu memory", "nothing is asked for that is there"
 
@@ -547,26 +550,26 @@ def test_limits_as_the_kernel_reads_them(folders, memory, cpus, written):
 def test_within_a_limit_of_memory_there_is_no_swap(folders):
     folder, _ = folders
     (folder / "memory.swap.max").write_text("max")
-    assert limit_cgroup(str(folder), None, 1.0) == ""
+    assert set_limits(str(folder), {}, JobLimits(None, 1.0)) == ""
     assert (folder / "memory.swap.max").read_text() == "max"
-    assert limit_cgroup(str(folder), 4096.0, None) == ""
+    assert set_limits(str(folder), {}, JobLimits(4096.0, None)) == ""
     assert (folder / "memory.swap.max").read_text() == "0"
 
 
 def test_a_controller_is_handed_down_where_it_is_not_yet(folders):
     folder, parent = folders
     (folder / "memory.max").unlink()
-    assert limit_cgroup(str(folder), 4096.0, 1.0) == ""
+    assert set_limits(str(folder), {}, JobLimits(4096.0, 1.0)) == ""
     assert (parent / "cgroup.subtree_control").read_text() == "+memory"
     assert (folder / "memory.max").read_text() == "4096"
 
 
 @pytest.mark.parametrize(("memory", "cpus", "name"), [(1.0, None, "memory"), (None, 1.0, "cpu"), (1.0, 1.0, "memory")])
 def test_limits_without_a_cgroup_are_reported_as_not_in_force(memory, cpus, name):
-    text = limit_cgroup("", memory, cpus)
+    text = set_limits("", {}, JobLimits(memory, cpus))
     assert text.startswith(f"the limit of {name} is not in force")
-    assert "no cgroup v2 that muster may use" in text
-    assert limit_cgroup("", None, None) == "", "nothing was asked for"
+    assert "no cgroup that muster may use" in text
+    assert set_limits("", {}, JobLimits(None, None)) == "", "nothing was asked for"
 
 
 def test_a_limit_that_cannot_be_written_is_reported_as_not_in_force(folders):
@@ -575,15 +578,15 @@ def test_a_limit_that_cannot_be_written_is_reported_as_not_in_force(folders):
     (folder / "memory.max").unlink()
     (parent / "cgroup.subtree_control").unlink()
     (parent / "cgroup.subtree_control").mkdir()
-    text = limit_cgroup(str(folder), 1.0, None)
+    text = set_limits(str(folder), {}, JobLimits(1.0, None))
     assert text == f"the limit of memory is not in force: {folder}/memory.max: Is a directory"
     (folder / "memory.max").mkdir()
-    assert limit_cgroup(str(folder), 1.0, None) == text
+    assert set_limits(str(folder), {}, JobLimits(1.0, None)) == text
 
 
 def test_the_limits_of_a_real_cgroup(cgroup):
     """Where controllers can be handed down the kernel has the numbers; elsewhere the sentence says why not."""
-    text = limit_cgroup(cgroup, 64.0 * 2**20, None)
+    text = set_limits(cgroup, {}, JobLimits(64.0 * 2**20, None))
     if text:
         assert text.startswith(f"the limit of memory is not in force: {cgroup}/memory.max: ")
     else:

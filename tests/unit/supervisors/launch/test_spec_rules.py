@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from muster.supervisors.launch.limits import RESOURCES
 from muster.supervisors.launch.spec_rules import violations
-from muster.supervisors.model.notify_rules import JOB_EVENTS
+from muster.supervisors.model.rules.notify_rules import JOB_EVENTS
 from muster.supervisors.model.spec import MAX_GRACE_S, MAX_LABELS, MAX_RANKS, MAX_RESTARTS, Boot, JobSpec, TrainingMode
 from muster.supervisors.model.spec_fields import JOB_LIMITS, MAX_STRING
 from muster.supervisors.output.log_segments import new_path, removed_path, segment_path

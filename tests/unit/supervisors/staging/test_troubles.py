@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.supervisors.model import staging_urls
+from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.staging_progress import SIZE, StagingProgress
 from muster.supervisors.staging import credentials, tries
 from muster.supervisors.staging.reporting import Reporting

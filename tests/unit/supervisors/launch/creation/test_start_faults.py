@@ -17,16 +17,20 @@ import pytest
 
 from muster.probes.kernel import process
 from muster.supervisors.launch import child, spawning
-from muster.supervisors.launch.child import Account, ProcessSpec, explain_exec, read_unborn
+from muster.supervisors.launch.child import Account, Confinement, ProcessSpec, explain_exec, read_unborn
 from muster.supervisors.launch.creation import program_start
 from muster.supervisors.launch.creation.new_processes import NewProcesses
 from muster.supervisors.launch.creation.program_start import PROGRAM, ProgramStart, encode
 from muster.supervisors.launch.creation.start_steps import StartSteps
 from muster.supervisors.output import tee
-from muster.supervisors.system.cgroups import find_cgroup_root, remove_cgroup
+from muster.supervisors.system.cgroups import find_cgroup_root
+from muster.supervisors.system.controllers import job_limits
 from tests.unit.seccomp import CLONE_PARENT, needs_seccomp, refuse
 from tests.unit.supervision import in_own_process, until
 
+#: A program that lets every call pass, and one that the kernel refuses.
+ALLOW, NO_PROGRAM = struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000), bytes(8)
+MOUNTS = Confinement(binds=(("/usr", "/usr"),), read_only=(("/usr", 0, 0),))
 NOBODY = Account("nobody", 65534, 65534, "/", "/bin/sh")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -94,6 +98,12 @@ def children() -> list[int]:
         (("mkdir", "mkdirat"), {"folders": ("{folder}/a/b",)}, "make its folders and files ({folder}/a/b)"),
         (("rename", "renameat"), {"files": (("{folder}/f", "text"),)}, "make its folders and files ({folder}/f)"),
         (("chdir",), {"workdir": "/etc"}, "enter the working folder /etc"),
+        (("unshare",), {"confinement": MOUNTS}, "have mounts of its own"),
+        (("mount",), {"confinement": MOUNTS}, "have mounts of its own"),
+        (("prctl",), {"confinement": Confinement(dropped=(1,))}, "limit its capabilities"),
+        (("capset",), {"confinement": Confinement(dropped=(1, 40))}, "limit its capabilities"),
+        (("prctl",), {"confinement": Confinement(no_new_privs=True)}, "give up new privileges"),
+        (("prctl",), {"confinement": Confinement(filter=ALLOW)}, "filter its system calls"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )  # fmt: skip
@@ -123,6 +133,35 @@ def test_a_step_that_fails_is_reported_and_the_command_does_not_run(way, tmp_pat
         return
     assert seen == {"codes": [125, 125], "told": [sentence] * 2, "said": [], "left": 0}
     assert not (tmp_path / "ran").exists()
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("confinement", "text"),
+    [
+        (Confinement(binds=(("/no/such", "/usr"),)), "mount /no/such at /usr: No such file or directory"),
+        (Confinement(binds=(("/no/such", "/no/such"),)), "make /no/such a mount: No such file or directory"),
+        (Confinement(read_only=(("/no/such", 0, 0),)), "make /no/such read-only: No such file or directory"),
+        (Confinement(read_only=(("/etc/passwd", 0, 0),)), "make /etc/passwd read-only: Invalid argument"),
+        (Confinement(read_only=(("/no/such", 0, 1), ("/etc/passwd", 0, 1))), ""),
+        (Confinement(dropped=(63,)), "limit its capabilities: Invalid argument"),
+        (Confinement(no_new_privs=True, filter=NO_PROGRAM), "filter its system calls: Invalid argument"),
+    ],
+    ids=["source", "path", "no mount", "not a mount", "unmounted meanwhile", "no capability", "no program"],
+)
+def test_what_confines_a_process_and_cannot_be_done_is_reported(way, tmp_path, confinement, text):
+    """A mount within one that becomes read-only may be gone again: nothing can be written there then."""
+    seen = in_own_process(lambda: started(tmp_path, specs_in(tmp_path, 2, "true", confinement=confinement)))
+    if seen["told"] and "have mounts of its own: Operation not permitted" in seen["told"][0]:
+        pytest.skip("needs CAP_SYS_ADMIN")
+    assert seen["told"] == ([f"cannot {text}"] * 2 if text else [])
+    assert seen["codes"] == [125 if text else 0] * 2
+
+
+def test_a_cgroup_of_v1_that_cannot_be_entered_is_reported(way, tmp_path):
+    """Its limit would not hold."""
+    seen = in_own_process(lambda: started(tmp_path, specs_in(tmp_path, 1, "true", v1_cgroups=("/no/such",))))
+    assert (seen["codes"], seen["told"]) == ([125], ["cannot enter /no/such: No such file or directory"])
 
 
 def test_cpus_that_do_not_exist_are_reported(way, tmp_path):
@@ -177,7 +216,7 @@ def cgroup(request: pytest.FixtureRequest) -> Any:
 
 
 def _removed(folder: Path) -> bool:
-    remove_cgroup(folder)
+    job_limits.remove(folder)
     return not folder.exists()
 
 

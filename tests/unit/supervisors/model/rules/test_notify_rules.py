@@ -3,8 +3,8 @@
 import pytest
 
 from muster.agent.config.schema import NotifyTable
-from muster.supervisors.model import notify_rules
-from muster.supervisors.model.notify_rules import (
+from muster.supervisors.model.rules import notify_rules
+from muster.supervisors.model.rules.notify_rules import (
     EVENTS,
     JOB_EVENTS,
     events_problem,

@@ -1,0 +1,73 @@
+"""What of this node's mounts becomes read-only for a job, and what stays writable within it."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from muster.probes.kernel.dataclass import dataclass
+
+#: Of the kernel: what a mount must keep when it is mounted again (MS_*), by the words of /proc/self/mountinfo.
+_OPTIONS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
+#: Devices, shared memory and the kernel's own files stay as they are, unless they are named.
+_INTERFACES = ("/dev", "/proc", "/sys")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMount:
+    """A mount of this node: where, and its options (MS_*)."""
+
+    path: str
+    options: int
+
+
+def read() -> list[NodeMount]:
+    """Of this process; of several at one place the last. Raises OSError."""
+    found: dict[str, NodeMount] = {}
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            words = line.split(" ")
+            path = _OCTAL.sub(lambda match: chr(int(match[1], 8)), words[4])
+            options = words[5].split(",")
+            found[path] = NodeMount(path, sum(flag for word, flag in _OPTIONS.items() if word in options))
+    return list(found.values())
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether it is the folder itself, or in it."""
+    return path == folder or folder == "/" or path.startswith(f"{folder}/")
+
+
+def read_only(
+    paths: Sequence[str], writable: Sequence[str], own: Sequence[str], mounts: Iterable[NodeMount]
+) -> tuple[list[tuple[str, str]], list[tuple[str, int, int]]]:
+    """What to bind, and what to make read-only then: see `Confinement`. `writable` stays so within `paths`; `own`:
+    mounts of the job's own, which are none of these."""
+    there = {mount.path: mount for mount in mounts}
+    paths = [path for path in paths if path not in own]
+    binds = [(path, path) for path in paths if path not in there]
+    binds += [(path, path) for path in writable if any(is_below(path, folder) for folder in paths)]
+    kept = [*own, *writable]
+    found: dict[str, tuple[str, int, int]] = {}
+    for path in paths:
+        for inner in _within(path, there.values(), kept):
+            found.setdefault(inner.path, (inner.path, inner.options, 1))
+    for path in paths:
+        found[path] = (path, _around(path, there), 0)
+    return binds, list(found.values())
+
+
+def _within(path: str, mounts: Iterable[NodeMount], kept: Sequence[str]) -> Iterator[NodeMount]:
+    left_out = [*kept, *(folder for folder in _INTERFACES if not is_below(path, folder))]
+    for mount in mounts:
+        inside = mount.path != path and is_below(mount.path, path)
+        if inside and not any(is_below(mount.path, folder) for folder in left_out):
+            yield mount
+
+
+def _around(path: str, mounts: dict[str, NodeMount]) -> int:
+    """The options of the mount that a path is in."""
+    return max((m for m in mounts.values() if is_below(path, m.path)), key=_length).options
+
+
+def _length(mount: NodeMount) -> int:
+    return len(mount.path)

@@ -1,0 +1,41 @@
+"""What the processes of a job may not do, as it was decided when the job was accepted."""
+
+from typing import Any, Self
+
+from muster.probes.kernel.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Hardening:
+    """The defaults stand for nothing of it, as for jobs of a version that did not know it.
+
+    `capabilities`: what their bounding set has at most; None: all. `pids`: processes and threads of the job, at most;
+    0: any number. `private_tmp`: a random word in the names of its folders for /tmp; empty: it has none. `seccomp`:
+    the profile's path; the filter made of it is in the job's folder.
+    """
+
+    no_new_privs: bool = False
+    capabilities: tuple[str, ...] | None = None
+    pids: int = 0
+    private_tmp: str = ""
+    read_only: tuple[str, ...] = ()
+    seccomp: str = ""
+
+    @property
+    def has_mounts(self) -> bool:
+        """Whether its processes have a view of the file system of their own."""
+        return bool(self.private_tmp or self.read_only)
+
+    def to_record(self) -> dict[str, Any]:
+        """For the journal; nothing of what is not set."""
+        usual = type(self)()
+        changed = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) != getattr(usual, name)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
+
+    @classmethod
+    def from_record(cls, raw: dict[str, Any]) -> Self:
+        """Inverse of `to_record`, without what only a newer version knows. Raises TypeError."""
+        known: dict[str, Any] = {name: value for name, value in dict(raw).items() if name in cls.__slots__}
+        for name, value in known.items():
+            known[name] = tuple(value) if isinstance(value, list) else value
+        return cls(**known)
