@@ -99,6 +99,10 @@ class Card:
     numbers: Numbers = Numbers()
     parent: int | None = None
     instances: "tuple[Card, ...]" = ()
+    #: CUDA's compute capability; None: not told, or no NVIDIA card.
+    capability: tuple[int, int] | None = None
+    #: A part of a card that a virtual machine was given (vGPU).
+    guest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

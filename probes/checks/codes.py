@@ -45,6 +45,7 @@ class Explanation:
     age_s: float = 0.0
     steady: bool = False
     presence: bool = False
+    reset_ends: bool = False
 
 
 _DAY = 86_400.0
@@ -63,9 +64,15 @@ def _warn(what: str, remedy: str, action: Action = Action.INVESTIGATE, *, steady
 
 
 def _bad(
-    what: str, remedy: str, action: Action = Action.DRAIN, clears: Clears = Clears.READING, *, steady: bool = False
+    what: str,
+    remedy: str,
+    action: Action = Action.DRAIN,
+    clears: Clears = Clears.READING,
+    *,
+    steady: bool = False,
+    reset_ends: bool = False,
 ) -> Explanation:
-    return Explanation(what, remedy, Status.CRITICAL, action, clears, steady=steady)
+    return Explanation(what, remedy, Status.CRITICAL, action, clears, steady=steady, reset_ends=reset_ends)
 
 
 def _unsure(what: str, remedy: str, *, condition: bool = True, steady: bool = False) -> Explanation:
@@ -85,7 +92,9 @@ def _differs(what: str, remedy: str, status: Status = Status.WARN) -> Explanatio
 
 
 _MEND_SCRIPT = "Fix the script; its exit code must be 0, 1, 2 or 3 (OK, WARN, CRITICAL, UNKNOWN)."
-_AFTER_RESET = "Let the jobs on the card end, then `nvidia-smi --gpu-reset -i CARD` or a reboot"
+#: It drains the node, waits for the jobs of the card, resets and tests it.
+_RESET = "`muster node reset CARD`"
+_AFTER_RESET = f"{_RESET}, or a reboot"
 
 _PRE_CHECKS: dict[Code, Explanation] = {
     Code.DNS_OK: _fine("Every name of the job's nodes and of the .host files resolves."),
@@ -146,7 +155,7 @@ _PRE_CHECKS: dict[Code, Explanation] = {
         "Load the driver, or reboot after an update.",
     ),
     Code.CARDS_NO_ANSWER: _bad(
-        "The driver has no such card, or the card is lost or must be reset.", "Reset the card, or reboot."
+        "The driver has no such card, or the card is lost or must be reset.", f"{_AFTER_RESET}."
     ),
     Code.CARDS_UNHEALTHY: _bad(
         "An Ascend card has a major or critical alarm.", "`npu-smi info -t health -i CARD` shows it."
@@ -190,12 +199,12 @@ _PRE_CHECKS: dict[Code, Explanation] = {
     ),
     Code.ACTIVE_FAILED: _bad(
         "The driver refused or broke off a test of the card, and nobody else used it.",
-        "Look for an Xid of the same time (`muster events`); reset the card or reboot, and test it again.",
+        f"Look for an Xid of the same time (`muster events`); {_AFTER_RESET}, which tests it again.",
         steady=True,
     ),
     Code.ACTIVE_NO_END: _bad(
         "A test of the card did not end, twice: the card hangs.",
-        "Reset the card or reboot, and test it again.",
+        f"{_AFTER_RESET}, and test it again.",
         steady=True,
     ),
     Code.ACTIVE_NOT_RUN: _unsure(
@@ -304,7 +313,7 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_NO_ANSWER: _bad(
         "The driver answers a call for this card with an error, several looks in a row.",
-        "The reason gives the driver's error code; reset the card, or reboot.",
+        f"The reason gives the driver's error code; {_AFTER_RESET}.",
         Action.RESET_DEVICE,
     ),
     Code.GPU_RESET_REQUIRED: _bad(
@@ -315,7 +324,7 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_DRAIN_REQUIRED: _bad(
         "The driver requires that all work between cards (P2P) ends before the card is used again.",
-        "Let the node's jobs end, then `muster check clear`; if the finding stays, reset the card.",
+        "Let the node's jobs end, then `muster check clear`; if the finding stays, `muster node reset CARD`.",
         Action.DRAIN,
     ),
     Code.GPU_ECC_SRAM_UNCORRECTED: _bad(
@@ -403,10 +412,10 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_INIT_FAILED: _bad(
         "The driver could not initialize the card (RmInitAdapter failed): no program can use it.",
-        "Reset the card (`nvidia-smi --gpu-reset -i CARD`), or reboot; if it happens again, have card, riser and power"
-        " supply inspected.",
+        f"{_AFTER_RESET}; if it happens again, have card, riser and power supply inspected.",
         Action.REBOOT,
         Clears.REBOOT,
+        reset_ends=True,
     ),
     Code.GPU_XID_REBOOT: _bad(
         "An Xid after which the card is unreliable until a reboot (48 62 64 74 95 119 120 140).",
@@ -416,9 +425,10 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_XID_RESET: _bad(
         "An Xid after which NVIDIA's catalogue asks for a reset of the card.",
-        f"{_AFTER_RESET}, then `muster check clear`.",
+        f"{_AFTER_RESET}. Either ends it; after another way of a reset, `muster check clear` does.",
         Action.RESET_DEVICE,
         Clears.REBOOT,
+        reset_ends=True,
     ),
     Code.GPU_XID_INSPECT: _bad(
         "An Xid that points to the hardware (54 81 143).",
@@ -453,7 +463,7 @@ _CARDS: dict[Code, Explanation] = {
     Code.NVSWITCH_ERROR: _event("An NVSwitch reports an error that is not fatal (SXid).", "Watch it."),
     Code.NPU_LOST: _bad(
         "The driver reports that the card was lost.",
-        "Reset the card (`npu-smi set -t reset -i CARD -c CHIP`), or reboot.",
+        f"{_AFTER_RESET}.",
         Action.REBOOT,
     ),
     Code.NPU_COUNT: _bad(
@@ -464,24 +474,23 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.NPU_NO_ANSWER: _bad(
         "The driver answers a call for this card with an error, several looks in a row.",
-        "The reason gives DCMI's error code; reset the card, or reboot.",
+        f"The reason gives DCMI's error code; {_AFTER_RESET}.",
         Action.RESET_DEVICE,
     ),
     Code.NPU_ALARM: _warn("The card has a minor alarm.", "`npu-smi info -t health -i CARD` shows it."),
     Code.NPU_UNHEALTHY: _bad(
         "The card has a major or critical alarm.",
-        "`npu-smi info -t health -i CARD` shows it; reset the card; if that does not help, have it inspected.",
+        f"`npu-smi info -t health -i CARD` shows it; {_RESET}; if that does not help, have it inspected.",
         Action.RESET_DEVICE,
     ),
     Code.NPU_NOT_BOOTED: _bad(
         "The card has not finished its start, several looks in a row.",
-        "Reset the card, or reboot.",
+        f"{_AFTER_RESET}.",
         Action.RESET_DEVICE,
     ),
     Code.NPU_FAULT_RESET: _bad(
         "The card reports an error code after which it must be reset (Huawei's MindCluster, or `npu_reset`).",
-        "Reset the card (`npu-smi set -t reset -i CARD -c CHIP`) when no job uses it; if it happens again, have it"
-        " inspected.",
+        f"{_RESET} when no job uses it; if it happens again, have it inspected.",
         Action.RESET_DEVICE,
     ),
     Code.NPU_FAULT_ISOLATE: _bad(
@@ -497,7 +506,7 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.NPU_ECC_UNCORRECTED: _warn(
         "The card's memory has had uncorrectable errors.",
-        "`npu-smi info -t ecc -i CARD` shows them. Reset the card when no job uses it; if they grow, have it replaced.",
+        f"`npu-smi info -t ecc -i CARD` shows them. {_RESET} when no job uses it; if they grow, have it replaced.",
     ),
     Code.NPU_TEMPERATURE: _warn("The card is too hot, several looks in a row.", "Check fans and inlet air."),
     Code.NPU_NETWORK_DOWN: _bad(

@@ -86,6 +86,8 @@ class FakeCard:
     mig = _Value(int, "mig")
     mig_count = _Value(int, "mig_count")
     persistence = _Value(bool, "persistence")
+    capability = _Value(int, "capability")
+    virtualization = _Value(int, "virtualization")
 
     util = _Curve("util")
     mem_util = _Curve("mem_util")

@@ -20,6 +20,8 @@ def values(place: int, model: Model) -> dict[str, Any]:
         "chip": place % model.chips,
         "mig": 0 if model.mig else -1,
         "mig_count": 0,
+        "capability": model.capability,
+        "virtualization": 0,
         "persistence": True,
         "mem_total": model.memory * models.MIB,
         "mem_used": 0,

@@ -45,7 +45,7 @@ _CARD = {
     NOT_FOUND: "the driver has no card of this number",
     GPU_NOT_FOUND: "the driver has no card of this number",
     LOST: "it fell off the bus: reboot; if it happens again, have the hardware inspected",
-    RESET_REQUIRED: "nvidia-smi --gpu-reset, or reboot",
+    RESET_REQUIRED: "`muster node reset CARD`, or reboot",
 }
 #: From whatever call they come, they are about more than that one reading.
 _GRAVE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH, LOST, RESET_REQUIRED})

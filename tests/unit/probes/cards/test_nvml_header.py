@@ -53,6 +53,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         },
     },
     "nvidia_card": {
+        "_VGPU": "NVML_GPU_VIRTUALIZATION_MODE_VGPU",
         "_SCOPE_NODE": "NVML_AFFINITY_SCOPE_NODE",
         "_SLOWDOWN": "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN",
         "_MEM_MAX": "NVML_TEMPERATURE_THRESHOLD_MEM_MAX",
