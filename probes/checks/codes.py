@@ -355,6 +355,22 @@ _CARDS: dict[Code, Explanation] = {
         "Have the card replaced.",
         Action.RMA,
     ),
+    Code.GPU_PAGES_PENDING: _bad(
+        "A page of the card's memory is broken (cards before Ampere). The next reset takes it out of use.",
+        f"{_AFTER_RESET}.",
+        Action.RESET_DEVICE,
+    ),
+    Code.GPU_PAGES_RETIRED: _warn(
+        "Many pages of the card's memory are out of use (cards before Ampere have room for 64).",
+        "Have the card replaced.",
+        Action.RMA,
+    ),
+    Code.GPU_CLOCKS_LOW: _warn(
+        "The card works with a clock far below its highest one, and for a cause that is no power limit: heat that the"
+        " driver reacts to, or a clock for programs that somebody set. The slowest card sets the speed of the whole"
+        " job.",
+        "Heat: check fans and inlet air. A clock that was set: `nvidia-smi -rac -i CARD`.",
+    ),
     Code.GPU_HW_SLOWDOWN: _warn(
         "The hardware slowed the card down (heat, power brake) for most of the window. The slowest card sets the"
         " speed of"
@@ -378,10 +394,26 @@ _CARDS: dict[Code, Explanation] = {
         "A process outside all muster jobs holds memory of a card that no job uses.",
         "The reason names the process; end it, or add its name to `leftover_ignore`.",
     ),
+    Code.GPU_STRANGER_PROCESS: _warn(
+        "A process that is not of the job uses a card that the job holds: it takes the job's memory and time. The card"
+        " stays held until this process, too, has left it.",
+        "The reason names the process; end it, or add its name to `leftover_ignore`.",
+    ),
     Code.NVLINK_DOWN: _bad(
         "NVLinks of the card that were up, or should be up, are down.",
         f"{_AFTER_RESET}; if the finding stays, check bridge, baseboard and NVSwitches.",
         Action.RESET_DEVICE,
+    ),
+    Code.NVLINK_ERRORS: _warn(
+        "The card's NVLinks make many errors, or had to be trained anew: the signal is poor, and traffic waits.",
+        "Look for Xid 74 and 144 to 150; check bridge, baseboard and NVSwitches; if a reset (`muster node reset CARD`)"
+        " does not end it, have card and board inspected.",
+    ),
+    Code.FABRIC_MANAGER_DOWN: _bad(
+        "The node has NVSwitches, and their manager does not run: cards lose their fabric, and new CUDA programs fail"
+        " with error 802. What the cards report stays as it was when it ended.",
+        "`systemctl restart nvidia-fabricmanager`; its version must be the driver's.",
+        Action.INVESTIGATE,
     ),
     Code.FABRIC_NOT_READY: _bad(
         "The card is not registered with the NVSwitch fabric; CUDA programs on it fail with error 802.",
@@ -513,6 +545,18 @@ _CARDS: dict[Code, Explanation] = {
         "The card's RoCE port no longer reaches the network.",
         "Run `hccn_tool -i CARD -link -g` and `hccn_tool -i CARD -net_health -g`; check cable, optics and switch.",
         Action.INVESTIGATE,
+    ),
+    Code.NPU_FAULT_REPEATED: _bad(
+        "The card had the same error code several times within a day, each of which a job or a reset survives"
+        " (MindCluster's rules of frequency). It gets no job until an operator lets it back in.",
+        "Have the card inspected, then `muster check clear`.",
+        Action.INVESTIGATE,
+        Clears.OPERATOR,
+    ),
+    Code.NPU_STRANGER_PROCESS: _warn(
+        "A process that is not of the job uses a card that the job holds: it takes the job's memory and time. The card"
+        " stays held until this process, too, has left it.",
+        "The reason names the process; end it, or add its name to `leftover_ignore`.",
     ),
     Code.NPU_LEFTOVER_PROCESS: _warn(
         "A process outside all muster jobs holds memory of a card that no job uses.",

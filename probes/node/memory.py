@@ -9,6 +9,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import field
 
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.node.npu_repeats import Repeats
 from muster.probes.node.odd_processes import OddProcesses
 from muster.probes.node.remembered import Inventory
 
@@ -99,6 +100,8 @@ class Memory:
         self.once: set[Key] = set()
         self.ports: dict[str, PortPast] = {}
         self.odd = OddProcesses()
+        #: Error codes of Ascend cards, by the card's UUID.
+        self.repeats = Repeats()
 
     def share(self, key: Key) -> Share:
         """How often something was seen; the same object each time."""

@@ -84,10 +84,23 @@ class NodeSettings(Settings):
     slowdown_per_minute: float = setting(
         0.6, "Share of the looks in the window in which the hardware may slow down a card.", above=0, most=1
     )
+    clock_low_ratio: float = setting(
+        0.85,
+        "Share of its highest clock below which a card that works is slow, if heat or a clock for programs is the cause"
+        " (a power limit is none).",
+        above=0,
+        most=1,
+    )
+    # NVIDIA: a card is to be replaced from 60 on; 64 is all that it has room for.
+    retired_pages_max: int = setting(59, "Pages of a card's memory that may be out of use (cards before Ampere).")
     temperature_margin_c: float = setting(0.0, "A card is too hot this far below the limit of its maker.")
     temperature_max_c: float = setting(0.0, "The limit of a card whose maker gives none. 0: no limit.")
     nvlink_links: int = setting(
         0, "NVLinks that each card must have up. 0: those that were up, and as many as its neighbours have."
+    )
+    # DCGM's limit is 100 a second.
+    nvlink_errors_per_minute: float = setting(
+        6000.0, "Wrong checksums and repeated packets on a card's NVLinks per minute, at most. 0: any number."
     )
     pcie_replays_per_minute: float = setting(8.0, "Replays on the PCI bus per minute, at most.")
     leftover_min_mb: float = setting(

@@ -21,6 +21,8 @@ def values(place: int, model: Model) -> dict[str, Any]:
         "mig": 0 if model.mig else -1,
         "mig_count": 0,
         "capability": model.capability,
+        **dict.fromkeys(("link_crc", "link_recoveries", "retired_pending", "app_clock_mhz"), 0),
+        "retired_pages": -1 if model.capability >= 80 else 0,
         "virtualization": 0,
         "persistence": True,
         "mem_total": model.memory * models.MIB,

@@ -156,6 +156,12 @@ struct card {
     int32_t mig_count;
     /* Ten times the major number of CUDA's compute capability, and the minor; nvmlGpuVirtualizationMode_t. */
     int32_t capability;
+    /* What all NVLinks together counted; pages out of use (-1: not told); the clock for programs (0: as it was made). */
+    int32_t link_crc;
+    int32_t link_recoveries;
+    int32_t retired_pages;
+    int32_t retired_pending;
+    int32_t app_clock_mhz;
     int32_t virtualization;
     int32_t link_end[FAKE_LINKS];
     /* Whether the card has GPM; what each metric says, by its number: negative: not told. */

@@ -211,6 +211,7 @@ class NpuSmi:
             pcie_gen_max=link.gen_max,
             npu_health=npu_smi.HEALTH.get(row.health),
             parts=parts,
+            partial=True,
         )
 
     def holders(self, index: int) -> list[Holder]:
