@@ -589,6 +589,13 @@ _NODE: dict[Code, Explanation] = {
     Code.IB_HARDWARE_WARNING: _event(
         "An adapter reports too little power, or a module that is too hot.", "Check slot power and cooling."
     ),
+    Code.NIC_FLAPPING: _warn(
+        "The link of a network adapter went down and up again several times.", "Check cable, optics and switch."
+    ),
+    Code.NIC_LINK_ERRORS: _warn(
+        "The link of a network adapter makes many errors: wrong checksums, broken frames, a lost carrier.",
+        "Check cable, optics and switch; `ethtool -S NAME` has the adapter's own counters.",
+    ),
     Code.FS_SPACE_LOW: _warn("A file system is low on free space.", "Remove files that are no longer needed."),
     Code.FS_INODES_LOW: _warn("A file system is low on free inodes.", "Remove files that are no longer needed."),
     Code.FS_UNREADABLE: _unsure("A file system does not answer.", "Check that the path exists and its server answers."),

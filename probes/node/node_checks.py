@@ -19,7 +19,7 @@ from muster.probes.checks.precheck import UnknownItem
 from muster.probes.checks.result import CheckResult, Code
 from muster.probes.kernel import kmsg, pci
 from muster.probes.kernel.kmsg import KernelLog, Position
-from muster.probes.node import filesystems, infiniband, processes
+from muster.probes.node import filesystems, infiniband, nics, processes
 from muster.probes.node.cards import card_health, fabric_service, inventory, leftovers, links, npus, presence
 from muster.probes.node.memory import Memory
 from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule, Roots, everywhere, for_kinds
@@ -54,6 +54,7 @@ _PERIODIC: tuple[NodeRule, ...] = (
     *leftovers.RULES,
     *npus.RULES,
     *infiniband.RULES,
+    *nics.RULES,
     *filesystems.RULES,
     *processes.RULES,
 )

@@ -135,6 +135,12 @@ class NodeSettings(Settings):
     ib_rate_gbps: float = setting(0.0, "Least rate of an InfiniBand port. 0: any.")
     ib_ignore: str = _names("", "InfiniBand adapters that are not checked.")
 
+    nic_flaps: int = setting(
+        3, "How often the link of a network adapter may go down within `ib_flap_window_s`. 0: any number of times."
+    )
+    nic_errors_per_minute: float = setting(60.0, "Link errors of a network adapter per minute, at most. 0: any number.")
+    nic_ignore: str = _names("", "Network interfaces that are not checked.")
+
     disk_paths: str = _paths(
         "/", "File systems that are watched. Those of the state, log and run folders are always watched."
     )
