@@ -73,6 +73,18 @@ REASONS = (
     ),
     ErrorReason(
         "FAILED_PRECONDITION",
+        "CANNOT_RESET",
+        "the card cannot be reset, or not alone; the message says why, and nothing was changed",
+        "no, but `force` may override it, if the message says so",
+    ),
+    ErrorReason(
+        "FAILED_PRECONDITION",
+        "RESET_UNDER_WAY",
+        "a card of the node is being reset, or (`CancelReset`) none is, or it is too late",
+        "when the reset has ended",
+    ),
+    ErrorReason(
+        "FAILED_PRECONDITION",
         "PORT_IN_USE",
         "a process listens at `master_port` on the node of rank 0",
         "with another port, on every node",

@@ -126,6 +126,21 @@ class NodeDraining(MusterError):
         return self._told
 
 
+class CannotReset(MusterError):
+    """Raised when a card cannot be reset. The message says why, and nothing was changed."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "CANNOT_RESET"
+
+
+class ResetUnderWay(MusterError):
+    """Raised while a card of the node is being reset, for what must wait for its end; or if none is, for what is about
+    one. The message says which."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "RESET_UNDER_WAY"
+
+
 class ConditionNotFound(MusterError):
     """Raised when the node has no condition of this code, or none of this device."""
 

@@ -44,6 +44,8 @@ from muster.agent.metrics.slow_metrics import SlowMetrics
 from muster.agent.node.degraded import Degraded
 from muster.agent.node.health import NodeHealth
 from muster.agent.notify.sender import Notifier
+from muster.agent.reset.reset_report import ResetParts
+from muster.agent.reset.resets import Resets
 from muster.agent.telemetry.sampling import Telemetry
 from muster.agent.why.explaining import Explaining
 from muster.agent.why.known import Sources
@@ -121,6 +123,10 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
     registry.ended.on_ended.append(losses.ended)
     registry.ended.on_lacking.append(losses.ended)
 
+    resets = Resets(
+        ResetParts(root=root, config=config, events=events, driver=driver, health=health, registry=registry)
+    )
+
     # What watches them, and what tells of them.
     telemetry = Telemetry(root, config, driver, registry, owned=owner_fd is not None)
     stacks = Stacks(registry, driver)
@@ -154,6 +160,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
         events=events,
         driver=driver,
         health=health,
+        resets=resets,
         telemetry=telemetry,
         metrics=metrics,
         notifier=notifier,
@@ -184,6 +191,7 @@ async def _load(daemon: Daemon) -> None:
     """What the parts keep on disk. Raises OSError, StartupError."""
     await daemon.notifier.load()
     await daemon.health.load()
+    await daemon.resets.load()
     await daemon.registry.load()
     await daemon.telemetry.load()
 
@@ -208,6 +216,7 @@ async def _run(daemon: Daemon) -> None:
         # Not waited for: a driver may hang, and the daemon answers all the same.
         tasks.start_soon(_open_driver, daemon)
         await tasks.start(daemon.health.run)
+        await tasks.start(daemon.resets.run)
         await tasks.start(daemon.hangs.run)
         await tasks.start(daemon.telemetry.run)
         await tasks.start(daemon.metrics.run)
@@ -228,6 +237,7 @@ async def _run(daemon: Daemon) -> None:
 
 
 async def _open_driver(daemon: Daemon) -> None:
+    await daemon.resets.settle()
     await daemon.driver.open()
     daemon.leasing.known.set()
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast, get_type_hints
 from muster.agent.config import rules
 from muster.agent.config.access_settings import AccessTable
 from muster.agent.config.hardening_settings import HardeningTable
+from muster.agent.config.reset_settings import ResetTable
 from muster.probes.active.active_settings import ActiveSettings
 from muster.probes.cards.driver import DriverSettings
 from muster.probes.cards.sampler import SamplerSettings
@@ -456,6 +457,7 @@ class Config:
     checks: ChecksTable = ChecksTable()
     health: HealthTable = HealthTable()
     active: ActiveSettings = ActiveSettings()
+    reset: ResetTable = ResetTable()
     hang: HangTable = HangTable()
     slow: SlowTable = SlowTable()
     telemetry: TelemetryTable = TelemetryTable()

@@ -104,6 +104,10 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
             "an operator accepted that the cards differ from those that the node had", "`code`, `device`, `by`"
         ),
         "node.drained": EventKind("an operator drained the node", "`by`, `reason`"),
+        "node.reset": EventKind(
+            "a step of the reset of a card has ended, and at last the reset itself",
+            "`card`, `uuid`, `step`, `status` (`done`, `skipped`, `failed`, `completed`, `given up`), `by`",
+        ),
         "node.undrained": EventKind("an operator returned the node to service", "`by`, `reason`"),
     }
 )

@@ -232,7 +232,7 @@ def _chip_health(page: Page, health: Health, healthy: bool | None, named: tuple[
         page.add(HBM_LIFE_DOUBLE, life.double, *named)
         page.add(HBM_SINGLE_PAGES, life.single_pages, *named)
         page.add(HBM_DOUBLE_PAGES, life.double_pages, *named)
-    for metric, code in zip(ERRORS, health.npu_errors, strict=False):
+    for metric, code in zip(ERRORS, health.npu_errors or (), strict=False):
         page.add(metric, code, *named)
 
 

@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from muster.probes.calls import children
 from muster.probes.kernel import open_files
@@ -45,13 +45,16 @@ class Script:
         kept: int = KEPT,
         stdin: bytes = b"",
         patient: bool = False,
+        begun: Callable[[int], None] | None = None,
     ) -> None:
         """`kept`: bytes that are kept of each of stdout and stderr: the first ones. `stdin`: what it can read; it need
-        not. `patient`: it may write without end, and what is kept are the last bytes."""
+        not. `patient`: it may write without end, and what is kept are the last bytes. `begun` is called with its pid,
+        in the thread that runs it."""
         self._argv = [path, *args]
         self._env = env
         self._kept = -kept if patient else kept
         self._stdin = stdin
+        self._begun = begun
         self._lock = threading.Lock()
         self.pid = 0
         self._killed = False
@@ -116,6 +119,8 @@ class Script:
             self.pid = pid
             if self._killed:
                 self._kill_group()
+        if self._begun is not None:
+            self._begun(pid)
         return pid
 
     def _attend(self, pid: int, out: int, err: int) -> ScriptEnd:

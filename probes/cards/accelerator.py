@@ -99,6 +99,10 @@ class Card:
     numbers: Numbers = Numbers()
     parent: int | None = None
     instances: "tuple[Card, ...]" = ()
+    #: CUDA's compute capability; None: not told, or no NVIDIA card.
+    capability: tuple[int, int] | None = None
+    #: A part of a card that a virtual machine was given (vGPU).
+    guest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,27 @@ class Remapped:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkErrors:
+    """What the fabric's links of a card counted, all together: packets with a wrong checksum, packets that were sent
+    again, links that had to be trained anew, and (NVLink 5) that could not be."""
+
+    crc: int = 0
+    replay: int = 0
+    recovery: int = 0
+    recovery_failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RetiredPages:
+    """Pages of memory that cards before Ampere took out of use: for several corrected errors, for an uncorrected one;
+    and whether some wait for the next reset."""
+
+    corrected: int
+    uncorrected: int
+    pending: bool
+
+
+@dataclass(frozen=True, slots=True)
 class HbmLife:
     """What an Ascend chip counts of its HBM over its whole life: errors, and pages taken out of use for them."""
 
@@ -190,15 +215,22 @@ class Health:
     remapped: Remapped | None = None
     #: NVML's field 230: 0 none, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset.
     recovery_action: int | None = None
+    retired: RetiredPages | None = None
     #: Whether each link of the fabric is up; empty: none, or not told.
     links: tuple[bool, ...] = ()
+    link_errors: LinkErrors | None = None
+    #: The highest clock of the multiprocessors; and what an operator set for programs, and what the maker did.
+    sm_clock_max_mhz: float | None = None
+    app_clock_mhz: float | None = None
+    app_clock_default_mhz: float | None = None
     #: NVML's GpuFabricInfo: state (3 completed), its status code, and health summary (2 unhealthy).
     fabric_state: int | None = None
     fabric_status: int | None = None
     fabric_health: int | None = None
     #: Ascend: health 0 to 3, error codes, network health (0 and 6 are good), boot status (16 finished), volts.
     npu_health: int | None = None
-    npu_errors: tuple[int, ...] = ()
+    #: ... None: not told.
+    npu_errors: tuple[int, ...] | None = None
     npu_network: int | None = None
     npu_boot: int | None = None
     npu_link_up: bool | None = None
@@ -211,6 +243,8 @@ class Health:
     decoder: float | None = None
     #: Percent of each part by its name ("aicore", "vector", "aicpu", "ctrlcpu", "hbm_bandwidth", "overall").
     parts: Mapping[str, float] = field(default_factory=dict)
+    #: A program was asked (npu-smi) that tells less than the library: what is missing here is unknown.
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

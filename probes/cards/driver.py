@@ -40,6 +40,8 @@ _ABOUT = 0.95
 _SHARE = 0.2
 #: What closing may take, in seconds, where the deadline is longer.
 _CLOSE_S = 2.0
+#: Pause between two looks whether the library is in use, in seconds.
+_BUSY_LOOK_S = 0.05
 #: The threads' keys for what is of the whole driver, and for what two cards say of each other: either may hang on it.
 _WHOLE, _LINKS = "driver", "links"
 #: Fields of View by card.
@@ -101,6 +103,8 @@ class Driver:
         self._nobody_answers = False
         self._backoff = Backoff(REOPEN_S, RAREST_S)
         self._closed = False
+        #: Why the library is kept closed; empty: it is not.
+        self._let_go = ""
 
     @property
     def view(self) -> View:
@@ -124,6 +128,8 @@ class Driver:
         Returns within the deadline."""
         limit = self._settings().driver_deadline_s if deadline_s is None else deadline_s
         end = time.monotonic() + limit
+        if self._let_go:
+            return self._view
         with anyio.move_on_after(limit) as waiting:
             await self._opening.acquire()
         if waiting.cancelled_caught:
@@ -182,6 +188,35 @@ class Driver:
             return []
         return await self._listening.next(self._backend)
 
+    async def let_go(self, why: str, limit_s: float) -> bool:
+        """Closes the library, and keeps it closed until `take_again`: no card can be reset that somebody has open. The
+        view has the cards as they were, and `why` there are no answers. False: a call still hangs in the library after
+        `limit_s`, and holds it open."""
+        end = time.monotonic() + limit_s
+        self._let_go = why
+        async with self._opening:
+            self._generation += 1
+            self._backend, self._found, self._nobody_answers = None, None, False
+            before = self._view
+            sick = Sick(Trouble.NOT_TOLD, why, time.time())
+            self._view = View(before.kind, before.version, before.cards, driver=sick)
+        await self._listening.close(limit_s / 2)
+        while True:
+            used = self.call_threads.busy or self._listening.waits
+            if not used or time.monotonic() >= end:
+                break
+            await anyio.sleep(_BUSY_LOOK_S)
+        if used:
+            return False
+        left = max(_BUSY_LOOK_S, end - time.monotonic())
+        outcome = (await self.call_threads.run({_WHOLE: self._finder.close}, left))[_WHOLE]
+        return isinstance(outcome, Answer)
+
+    async def take_again(self) -> View:
+        """Opens the library again, and lists the cards anew. Returns within the deadline."""
+        self._let_go = ""
+        return await self.open()
+
     async def close(self) -> None:
         """Gives the driver back; where a call still hangs in it, it stays open. Returns within the deadline."""
         self._closed = True
@@ -199,6 +234,8 @@ class Driver:
         """Opens a missing driver, one that answers for no card at all, and one that may have come to a host
         without cards."""
         view = self._view
+        if self._let_go:
+            return
         if view.kind == SLOT and view.driver is None:
             self._view = view = _with_slots(view, self._finder.slots())
             pause = LOOK_S
@@ -216,6 +253,8 @@ class Driver:
                 await self._open(limit_s)
 
     async def _open(self, limit_s: float) -> None:
+        if self._let_go:
+            return
         end = time.monotonic() + limit_s
         self._tried_at = time.monotonic()
         outcome: Answer[FoundDriver] | CallFailure | Late

@@ -24,6 +24,12 @@ class Listening:
         self._alive = False
         #: What the driver said instead of waiting.
         self._refused: Exception | None = None
+        self._news = asyncio.Event()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the thread is in the library."""
+        return self._alive
 
     async def next(self, backend: Backend) -> list[CardEvent]:
         """As soon as there is something; empty after a while without."""
@@ -45,6 +51,7 @@ class Listening:
     async def close(self, limit_s: float) -> None:
         """Lets the thread go and waits until it has left the library, at most so many seconds."""
         self._wanted = None
+        self._news.set()  # who fetches need not wait any longer
         self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
         with anyio.move_on_after(limit_s):
             while self._alive:

@@ -45,6 +45,7 @@ class Explanation:
     age_s: float = 0.0
     steady: bool = False
     presence: bool = False
+    reset_ends: bool = False
 
 
 _DAY = 86_400.0
@@ -63,9 +64,15 @@ def _warn(what: str, remedy: str, action: Action = Action.INVESTIGATE, *, steady
 
 
 def _bad(
-    what: str, remedy: str, action: Action = Action.DRAIN, clears: Clears = Clears.READING, *, steady: bool = False
+    what: str,
+    remedy: str,
+    action: Action = Action.DRAIN,
+    clears: Clears = Clears.READING,
+    *,
+    steady: bool = False,
+    reset_ends: bool = False,
 ) -> Explanation:
-    return Explanation(what, remedy, Status.CRITICAL, action, clears, steady=steady)
+    return Explanation(what, remedy, Status.CRITICAL, action, clears, steady=steady, reset_ends=reset_ends)
 
 
 def _unsure(what: str, remedy: str, *, condition: bool = True, steady: bool = False) -> Explanation:
@@ -85,7 +92,9 @@ def _differs(what: str, remedy: str, status: Status = Status.WARN) -> Explanatio
 
 
 _MEND_SCRIPT = "Fix the script; its exit code must be 0, 1, 2 or 3 (OK, WARN, CRITICAL, UNKNOWN)."
-_AFTER_RESET = "Let the jobs on the card end, then `nvidia-smi --gpu-reset -i CARD` or a reboot"
+#: It drains the node, waits for the jobs of the card, resets and tests it.
+_RESET = "`muster node reset CARD`"
+_AFTER_RESET = f"{_RESET}, or a reboot"
 
 _PRE_CHECKS: dict[Code, Explanation] = {
     Code.DNS_OK: _fine("Every name of the job's nodes and of the .host files resolves."),
@@ -146,7 +155,7 @@ _PRE_CHECKS: dict[Code, Explanation] = {
         "Load the driver, or reboot after an update.",
     ),
     Code.CARDS_NO_ANSWER: _bad(
-        "The driver has no such card, or the card is lost or must be reset.", "Reset the card, or reboot."
+        "The driver has no such card, or the card is lost or must be reset.", f"{_AFTER_RESET}."
     ),
     Code.CARDS_UNHEALTHY: _bad(
         "An Ascend card has a major or critical alarm.", "`npu-smi info -t health -i CARD` shows it."
@@ -190,12 +199,12 @@ _PRE_CHECKS: dict[Code, Explanation] = {
     ),
     Code.ACTIVE_FAILED: _bad(
         "The driver refused or broke off a test of the card, and nobody else used it.",
-        "Look for an Xid of the same time (`muster events`); reset the card or reboot, and test it again.",
+        f"Look for an Xid of the same time (`muster events`); {_AFTER_RESET}, which tests it again.",
         steady=True,
     ),
     Code.ACTIVE_NO_END: _bad(
         "A test of the card did not end, twice: the card hangs.",
-        "Reset the card or reboot, and test it again.",
+        f"{_AFTER_RESET}, and test it again.",
         steady=True,
     ),
     Code.ACTIVE_NOT_RUN: _unsure(
@@ -304,7 +313,7 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_NO_ANSWER: _bad(
         "The driver answers a call for this card with an error, several looks in a row.",
-        "The reason gives the driver's error code; reset the card, or reboot.",
+        f"The reason gives the driver's error code; {_AFTER_RESET}.",
         Action.RESET_DEVICE,
     ),
     Code.GPU_RESET_REQUIRED: _bad(
@@ -315,7 +324,7 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_DRAIN_REQUIRED: _bad(
         "The driver requires that all work between cards (P2P) ends before the card is used again.",
-        "Let the node's jobs end, then `muster check clear`; if the finding stays, reset the card.",
+        "Let the node's jobs end, then `muster check clear`; if the finding stays, `muster node reset CARD`.",
         Action.DRAIN,
     ),
     Code.GPU_ECC_SRAM_UNCORRECTED: _bad(
@@ -346,6 +355,22 @@ _CARDS: dict[Code, Explanation] = {
         "Have the card replaced.",
         Action.RMA,
     ),
+    Code.GPU_PAGES_PENDING: _bad(
+        "A page of the card's memory is broken (cards before Ampere). The next reset takes it out of use.",
+        f"{_AFTER_RESET}.",
+        Action.RESET_DEVICE,
+    ),
+    Code.GPU_PAGES_RETIRED: _warn(
+        "Many pages of the card's memory are out of use (cards before Ampere have room for 64).",
+        "Have the card replaced.",
+        Action.RMA,
+    ),
+    Code.GPU_CLOCKS_LOW: _warn(
+        "The card works with a clock far below its highest one, and for a cause that is no power limit: heat that the"
+        " driver reacts to, or a clock for programs that somebody set. The slowest card sets the speed of the whole"
+        " job.",
+        "Heat: check fans and inlet air. A clock that was set: `nvidia-smi -rac -i CARD`.",
+    ),
     Code.GPU_HW_SLOWDOWN: _warn(
         "The hardware slowed the card down (heat, power brake) for most of the window. The slowest card sets the"
         " speed of"
@@ -369,10 +394,26 @@ _CARDS: dict[Code, Explanation] = {
         "A process outside all muster jobs holds memory of a card that no job uses.",
         "The reason names the process; end it, or add its name to `leftover_ignore`.",
     ),
+    Code.GPU_STRANGER_PROCESS: _warn(
+        "A process that is not of the job uses a card that the job holds: it takes the job's memory and time. The card"
+        " stays held until this process, too, has left it.",
+        "The reason names the process; end it, or add its name to `leftover_ignore`.",
+    ),
     Code.NVLINK_DOWN: _bad(
         "NVLinks of the card that were up, or should be up, are down.",
         f"{_AFTER_RESET}; if the finding stays, check bridge, baseboard and NVSwitches.",
         Action.RESET_DEVICE,
+    ),
+    Code.NVLINK_ERRORS: _warn(
+        "The card's NVLinks make many errors, or had to be trained anew: the signal is poor, and traffic waits.",
+        "Look for Xid 74 and 144 to 150; check bridge, baseboard and NVSwitches; if a reset (`muster node reset CARD`)"
+        " does not end it, have card and board inspected.",
+    ),
+    Code.FABRIC_MANAGER_DOWN: _bad(
+        "The node has NVSwitches, and their manager does not run: cards lose their fabric, and new CUDA programs fail"
+        " with error 802. What the cards report stays as it was when it ended.",
+        "`systemctl restart nvidia-fabricmanager`; its version must be the driver's.",
+        Action.INVESTIGATE,
     ),
     Code.FABRIC_NOT_READY: _bad(
         "The card is not registered with the NVSwitch fabric; CUDA programs on it fail with error 802.",
@@ -403,10 +444,10 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_INIT_FAILED: _bad(
         "The driver could not initialize the card (RmInitAdapter failed): no program can use it.",
-        "Reset the card (`nvidia-smi --gpu-reset -i CARD`), or reboot; if it happens again, have card, riser and power"
-        " supply inspected.",
+        f"{_AFTER_RESET}; if it happens again, have card, riser and power supply inspected.",
         Action.REBOOT,
         Clears.REBOOT,
+        reset_ends=True,
     ),
     Code.GPU_XID_REBOOT: _bad(
         "An Xid after which the card is unreliable until a reboot (48 62 64 74 95 119 120 140).",
@@ -416,9 +457,10 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_XID_RESET: _bad(
         "An Xid after which NVIDIA's catalogue asks for a reset of the card.",
-        f"{_AFTER_RESET}, then `muster check clear`.",
+        f"{_AFTER_RESET}. Either ends it; after another way of a reset, `muster check clear` does.",
         Action.RESET_DEVICE,
         Clears.REBOOT,
+        reset_ends=True,
     ),
     Code.GPU_XID_INSPECT: _bad(
         "An Xid that points to the hardware (54 81 143).",
@@ -453,7 +495,7 @@ _CARDS: dict[Code, Explanation] = {
     Code.NVSWITCH_ERROR: _event("An NVSwitch reports an error that is not fatal (SXid).", "Watch it."),
     Code.NPU_LOST: _bad(
         "The driver reports that the card was lost.",
-        "Reset the card (`npu-smi set -t reset -i CARD -c CHIP`), or reboot.",
+        f"{_AFTER_RESET}.",
         Action.REBOOT,
     ),
     Code.NPU_COUNT: _bad(
@@ -464,24 +506,23 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.NPU_NO_ANSWER: _bad(
         "The driver answers a call for this card with an error, several looks in a row.",
-        "The reason gives DCMI's error code; reset the card, or reboot.",
+        f"The reason gives DCMI's error code; {_AFTER_RESET}.",
         Action.RESET_DEVICE,
     ),
     Code.NPU_ALARM: _warn("The card has a minor alarm.", "`npu-smi info -t health -i CARD` shows it."),
     Code.NPU_UNHEALTHY: _bad(
         "The card has a major or critical alarm.",
-        "`npu-smi info -t health -i CARD` shows it; reset the card; if that does not help, have it inspected.",
+        f"`npu-smi info -t health -i CARD` shows it; {_RESET}; if that does not help, have it inspected.",
         Action.RESET_DEVICE,
     ),
     Code.NPU_NOT_BOOTED: _bad(
         "The card has not finished its start, several looks in a row.",
-        "Reset the card, or reboot.",
+        f"{_AFTER_RESET}.",
         Action.RESET_DEVICE,
     ),
     Code.NPU_FAULT_RESET: _bad(
         "The card reports an error code after which it must be reset (Huawei's MindCluster, or `npu_reset`).",
-        "Reset the card (`npu-smi set -t reset -i CARD -c CHIP`) when no job uses it; if it happens again, have it"
-        " inspected.",
+        f"{_RESET} when no job uses it; if it happens again, have it inspected.",
         Action.RESET_DEVICE,
     ),
     Code.NPU_FAULT_ISOLATE: _bad(
@@ -497,13 +538,25 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.NPU_ECC_UNCORRECTED: _warn(
         "The card's memory has had uncorrectable errors.",
-        "`npu-smi info -t ecc -i CARD` shows them. Reset the card when no job uses it; if they grow, have it replaced.",
+        f"`npu-smi info -t ecc -i CARD` shows them. {_RESET} when no job uses it; if they grow, have it replaced.",
     ),
     Code.NPU_TEMPERATURE: _warn("The card is too hot, several looks in a row.", "Check fans and inlet air."),
     Code.NPU_NETWORK_DOWN: _bad(
         "The card's RoCE port no longer reaches the network.",
         "Run `hccn_tool -i CARD -link -g` and `hccn_tool -i CARD -net_health -g`; check cable, optics and switch.",
         Action.INVESTIGATE,
+    ),
+    Code.NPU_FAULT_REPEATED: _bad(
+        "The card had the same error code several times within a day, each of which a job or a reset survives"
+        " (MindCluster's rules of frequency). It gets no job until an operator lets it back in.",
+        "Have the card inspected, then `muster check clear`.",
+        Action.INVESTIGATE,
+        Clears.OPERATOR,
+    ),
+    Code.NPU_STRANGER_PROCESS: _warn(
+        "A process that is not of the job uses a card that the job holds: it takes the job's memory and time. The card"
+        " stays held until this process, too, has left it.",
+        "The reason names the process; end it, or add its name to `leftover_ignore`.",
     ),
     Code.NPU_LEFTOVER_PROCESS: _warn(
         "A process outside all muster jobs holds memory of a card that no job uses.",
@@ -535,6 +588,13 @@ _NODE: dict[Code, Explanation] = {
     Code.IB_RATE_LOW: _warn("A port runs slower than `ib_rate_gbps` requires.", "Check cable, optics and switch."),
     Code.IB_HARDWARE_WARNING: _event(
         "An adapter reports too little power, or a module that is too hot.", "Check slot power and cooling."
+    ),
+    Code.NIC_FLAPPING: _warn(
+        "The link of a network adapter went down and up again several times.", "Check cable, optics and switch."
+    ),
+    Code.NIC_LINK_ERRORS: _warn(
+        "The link of a network adapter makes many errors: wrong checksums, broken frames, a lost carrier.",
+        "Check cable, optics and switch; `ethtool -S NAME` has the adapter's own counters.",
     ),
     Code.FS_SPACE_LOW: _warn("A file system is low on free space.", "Remove files that are no longer needed."),
     Code.FS_INODES_LOW: _warn("A file system is low on free inodes.", "Remove files that are no longer needed."),

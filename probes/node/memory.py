@@ -9,6 +9,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import field
 
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.node.npu_repeats import Repeats
 from muster.probes.node.odd_processes import OddProcesses
 from muster.probes.node.remembered import Inventory
 
@@ -72,15 +73,20 @@ class Rate:
 
     def note(self, count: int, now: float, window_s: float) -> float | None:
         """Growth per minute within the window; None with the first look."""
+        self.growth(count, now, window_s)
+        first_at, first = self.looks[0]
+        if now - first_at < 1.0:
+            return None
+        return (count - first) * 60.0 / (now - first_at)
+
+    def growth(self, count: int, now: float, window_s: float) -> int:
+        """By how much it grew within the window; 0 with the first look."""
         if self.looks and count < self.looks[-1][1]:
             self.looks.clear()
         while len(self.looks) > 1 and self.looks[1][0] <= now - window_s:
             self.looks.popleft()
         self.looks.append((now, count))
-        first_at, first = self.looks[0]
-        if now - first_at < 1.0:
-            return None
-        return (count - first) * 60.0 / (now - first_at)
+        return count - self.looks[0][1]
 
 
 class Memory:
@@ -99,6 +105,8 @@ class Memory:
         self.once: set[Key] = set()
         self.ports: dict[str, PortPast] = {}
         self.odd = OddProcesses()
+        #: Error codes of Ascend cards, by the card's UUID.
+        self.repeats = Repeats()
 
     def share(self, key: Key) -> Share:
         """How often something was seen; the same object each time."""

@@ -12,15 +12,15 @@ import anyio
 import anyio.lowlevel
 
 from muster.probes.calls import watched
-from muster.probes.cards.accelerator import NVIDIA, CardEvent
+from muster.probes.cards.accelerator import ASCEND, NVIDIA, CardEvent
 from muster.probes.cards.driver import Driver, What
 from muster.probes.checks.codes import EXPLANATIONS, Clears
 from muster.probes.checks.precheck import UnknownItem
 from muster.probes.checks.result import CheckResult, Code
 from muster.probes.kernel import kmsg, pci
 from muster.probes.kernel.kmsg import KernelLog, Position
-from muster.probes.node import filesystems, infiniband, processes
-from muster.probes.node.cards import card_health, inventory, leftovers, links, npus, presence
+from muster.probes.node import filesystems, infiniband, nics, processes
+from muster.probes.node.cards import card_health, fabric_service, inventory, leftovers, links, npus, presence
 from muster.probes.node.memory import Memory
 from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule, Roots, everywhere, for_kinds
 from muster.probes.node.node_settings import NodeSettings, words
@@ -50,9 +50,11 @@ _PERIODIC: tuple[NodeRule, ...] = (
     *inventory.RULES,
     *card_health.RULES,
     *links.RULES,
+    *fabric_service.RULES,
     *leftovers.RULES,
     *npus.RULES,
     *infiniband.RULES,
+    *nics.RULES,
     *filesystems.RULES,
     *processes.RULES,
 )
@@ -248,6 +250,11 @@ class Looker:
         """What the driver reported (Driver.wait_events) as findings, without those that the kernel's log told of
         already."""
         now = time.clock_gettime(time.CLOCK_MONOTONIC)
+        for event in events:
+            card = self._driver.view.cards.get(event.index) if event.index is not None else None
+            if event.kind == ASCEND and card is not None:
+                boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+                self._memory.repeats.note(card.uuid or f"card {card.index}", event.code, boot)
         return self._note(self._findings.of_events(events, now, time.time()))
 
     @property
@@ -266,6 +273,10 @@ class Looker:
         """After somebody cleared a condition: a look does not tell again of what had happened before that."""
         for key in [key for key in self._happened if key[1:] == (code, device)]:
             del self._happened[key]
+        if code is Code.NPU_FAULT_REPEATED:
+            for card in self._driver.view.cards.values():
+                if device == f"card {card.index}":
+                    self._memory.repeats.forget(card.uuid or device)
 
     def close(self) -> None:
         """Closes the kernel's log."""

@@ -84,10 +84,23 @@ class NodeSettings(Settings):
     slowdown_per_minute: float = setting(
         0.6, "Share of the looks in the window in which the hardware may slow down a card.", above=0, most=1
     )
+    clock_low_ratio: float = setting(
+        0.85,
+        "Share of its highest clock below which a card that works is slow, if heat or a clock for programs is the cause"
+        " (a power limit is none).",
+        above=0,
+        most=1,
+    )
+    # NVIDIA: a card is to be replaced from 60 on; 64 is all that it has room for.
+    retired_pages_max: int = setting(59, "Pages of a card's memory that may be out of use (cards before Ampere).")
     temperature_margin_c: float = setting(0.0, "A card is too hot this far below the limit of its maker.")
     temperature_max_c: float = setting(0.0, "The limit of a card whose maker gives none. 0: no limit.")
     nvlink_links: int = setting(
         0, "NVLinks that each card must have up. 0: those that were up, and as many as its neighbours have."
+    )
+    # DCGM's limit is 100 a second.
+    nvlink_errors_per_minute: float = setting(
+        6000.0, "Wrong checksums and repeated packets on a card's NVLinks per minute, at most. 0: any number."
     )
     pcie_replays_per_minute: float = setting(8.0, "Replays on the PCI bus per minute, at most.")
     leftover_min_mb: float = setting(
@@ -121,6 +134,12 @@ class NodeSettings(Settings):
     ib_ports: int = setting(0, "InfiniBand ports that must be up. 0: those that were up.")
     ib_rate_gbps: float = setting(0.0, "Least rate of an InfiniBand port. 0: any.")
     ib_ignore: str = _names("", "InfiniBand adapters that are not checked.")
+
+    nic_flaps: int = setting(
+        3, "How often the link of a network adapter may go down within `ib_flap_window_s`. 0: any number of times."
+    )
+    nic_errors_per_minute: float = setting(60.0, "Link errors of a network adapter per minute, at most. 0: any number.")
+    nic_ignore: str = _names("", "Network interfaces that are not checked.")
 
     disk_paths: str = _paths(
         "/", "File systems that are watched. Those of the state, log and run folders are always watched."

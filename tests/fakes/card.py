@@ -86,6 +86,13 @@ class FakeCard:
     mig = _Value(int, "mig")
     mig_count = _Value(int, "mig_count")
     persistence = _Value(bool, "persistence")
+    capability = _Value(int, "capability")
+    link_crc = _Value(int, "link_crc")
+    link_recoveries = _Value(int, "link_recoveries")
+    retired_pages = _Value(int, "retired_pages")
+    retired_pending = _Value(bool, "retired_pending")
+    app_clock_mhz = _Value(int, "app_clock_mhz")
+    virtualization = _Value(int, "virtualization")
 
     util = _Curve("util")
     mem_util = _Curve("mem_util")

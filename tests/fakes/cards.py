@@ -195,20 +195,39 @@ class FakeCards:
     def check_name(self, function: str) -> None:
         """A fault of a function that the library does not have would never be met."""
         library = self.folder / build.SOURCES[self.kind][1]
-        known = function in ("*", "npu-smi", "hccn_tool") or function.startswith("field:")
+        known = function in ("*", "npu-smi", "hccn_tool", "nvidia-smi") or function.startswith("field:")
         if known or not library.exists():
             return
         if b"\0" + function.encode() + b"\0" not in library.read_bytes():
             raise ValueError(f"{library} has no function {function!r}")
 
     def install_programs(self) -> None:
+        """npu-smi and hccn_tool."""
+        for name in ("npu-smi", "hccn_tool"):
+            self._install(name, f"tests.fakes.npu_smi {name}")
+
+    def install_nvidia_smi(self) -> None:
+        """nvidia-smi, as far as it resets cards."""
+        self._install("nvidia-smi", "tests.fakes.nvidia_smi")
+
+    @property
+    def program_calls(self) -> list[str]:
+        """The command lines of nvidia-smi so far."""
+        log = self.folder / "programs.log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    @property
+    def resets(self) -> int:
+        """How often a program reset cards."""
+        return int(self.state.all.resets)
+
+    def _install(self, name: str, module: str) -> None:
         (self.folder / "bin").mkdir(exist_ok=True)
         root = Path(__file__).parents[2]
-        for name in ("npu-smi", "hccn_tool"):
-            program = self.folder / "bin" / name
-            program.write_text(
-                "#!/bin/sh\n"
-                f"export PYTHONPATH='{root}' MUSTER_FAKE_CARDS='{self.folder / STATE}'\n"
-                f"exec '{sys.executable}' -m tests.fakes.npu_smi {name} \"$@\"\n"
-            )
-            program.chmod(0o755)
+        program = self.folder / "bin" / name
+        program.write_text(
+            "#!/bin/sh\n"
+            f"export PYTHONPATH='{root}' MUSTER_FAKE_CARDS='{self.folder / STATE}'\n"
+            f"exec '{sys.executable}' -m {module} \"$@\"\n"
+        )
+        program.chmod(0o755)

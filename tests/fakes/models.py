@@ -34,6 +34,8 @@ class Model:
     mem_temp: bool = True
     chips: int = 1
     generation: int = 1
+    #: Ten times the major number of CUDA's compute capability, and the minor.
+    capability: int = 90
 
 
 def _nvidia(name: str, memory: int, power: int, idle: int, **more: object) -> Model:
@@ -54,18 +56,19 @@ MODELS = {
         ),
         _nvidia(
             "NVIDIA B200", 183359, 1000, 140, reserved=700, sm_clock=1965, mem_clock=3996, fabric="switch", links=18,
-            link_version=5, mig=True, gpm=True,
+            link_version=5, mig=True, gpm=True, capability=100,
         ),
         _nvidia(
             "NVIDIA A100-SXM4-80GB", 81920, 400, 60, reserved=632, sm_clock=1410, mem_clock=1593, fabric="switch",
-            links=12, pcie=(4, 16), mig=True,
+            links=12, pcie=(4, 16), mig=True, capability=80,
         ),
         _nvidia(
-            "Tesla V100-SXM2-32GB", 32768, 300, 40, sm_clock=1530, mem_clock=877, fabric="mesh", links=6, pcie=(3, 16)
+            "Tesla V100-SXM2-32GB", 32768, 300, 40, sm_clock=1530, mem_clock=877, fabric="mesh", links=6, pcie=(3, 16),
+            capability=70,
         ),
         _nvidia(
             "NVIDIA GeForce RTX 4090", 24564, 450, 20, reserved=350, sm_clock=3105, mem_clock=10501, pcie=(4, 16),
-            ecc=False, mem_temp=False,
+            ecc=False, mem_temp=False, capability=89,
         ),
         _ascend("Ascend910B3", 65536, 392, 90, reserved=3400, fabric="mesh", links=7),
         _ascend("Ascend910", 65536, 350, 170, reserved=3200, fabric="switch", links=7, chips=2),

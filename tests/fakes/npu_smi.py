@@ -215,9 +215,28 @@ def hccn_tool(node: Node, number: int, what: str) -> str:
     return f"net health status: {'Success' if card.npu_network in (0, 6) else 'Detect failed'}\n"
 
 
-def _obey(node: Node, program: str) -> int:
+def reset(node: Node, board: int, chip: int) -> str:
+    """`npu-smi set -t reset`: asks, and resets the chip with all others of its node, as the boards of the 910B do."""
+    answer = input("Are you sure you want to continue resetting?(Y/N)")
+    if answer.strip().upper() != "Y":
+        raise ValueError("The reset was cancelled.")
+    if not any((card.board, card.chip) == (board, chip) for card in node.chips):
+        raise ValueError(
+            "        Status                         : Fail\n        Message                        : no chip"
+        )
+    for card in node.chips:
+        card.npu_health = card.error_count = card.lost = 0
+        card.npu_boot = 16
+    node.all.resets += 1
+    return (
+        "        Status                         : OK\n        Message                        : Reset card"
+        " successfully.\n"
+    )
+
+
+def obey(everything: Any, program: str) -> int:
     """The exit code that a fault of the program sets, having waited where one says so."""
-    fault = next((it for it in node.all.faults if it.used and it.function.decode() in ("*", program)), None)
+    fault = next((it for it in everything.faults if it.used and it.function.decode() in ("*", program)), None)
     if fault is None:
         return 0
     if fault.hang:
@@ -237,14 +256,15 @@ def main(arguments: list[str]) -> int:
         for option in ("-link", "-net_health", "-g"):
             parser.add_argument(option, action="store_true")
     else:
-        parser.add_argument("info", choices=["info"])
-        parser.add_argument("-m", action="store_true")
-        parser.add_argument("-t", choices=["usages", "common"])
+        parser.add_argument("verb", choices=["info", "set"])
+        parser.add_argument("-m", nargs="?", const=0, type=int)
+        parser.add_argument("-t", choices=["usages", "common", "reset"])
         parser.add_argument("-i", type=int, default=0)
+        parser.add_argument("-c", type=int, default=0)
     options = parser.parse_args(rest)
     state = State(Path(os.environ["MUSTER_FAKE_CARDS"]))
     node = Node(state)
-    if code := _obey(node, program):
+    if code := obey(node.all, program):
         print(f"{program}: dcmi_init failed, ret is {code}")
         return code & 0xFF
     if node.all.init_code:
@@ -253,7 +273,9 @@ def main(arguments: list[str]) -> int:
     try:
         if program == "hccn_tool":
             text = hccn_tool(node, options.i, "link" if options.link else "net_health")
-        elif options.m:
+        elif options.verb == "set":
+            text = reset(node, options.i, options.c)
+        elif options.m is not None:
             text = mapping(node)
         elif options.t:
             text = usages(node, options.i) if options.t == "usages" else common(node, options.i)

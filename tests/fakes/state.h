@@ -154,6 +154,15 @@ struct card {
     int32_t link_count;
     int32_t link_version;
     int32_t mig_count;
+    /* Ten times the major number of CUDA's compute capability, and the minor; nvmlGpuVirtualizationMode_t. */
+    int32_t capability;
+    /* What all NVLinks together counted; pages out of use (-1: not told); the clock for programs (0: as it was made). */
+    int32_t link_crc;
+    int32_t link_recoveries;
+    int32_t retired_pages;
+    int32_t retired_pending;
+    int32_t app_clock_mhz;
+    int32_t virtualization;
     int32_t link_end[FAKE_LINKS];
     /* Whether the card has GPM; what each metric says, by its number: negative: not told. */
     int32_t gpm;
@@ -199,6 +208,9 @@ struct state {
     uint64_t calls;
     uint64_t event_count;
     uint64_t gpm_samples;
+    /* Processes that have NVML open, and how often a program reset cards. */
+    uint64_t sessions;
+    uint64_t resets;
     char driver_version[80];
     char library_version[80];
     struct fault faults[FAKE_FAULTS];

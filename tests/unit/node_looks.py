@@ -2,7 +2,17 @@
 
 from dataclasses import replace
 
-from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card, Health, Reading, Remapped, Trouble
+from muster.probes.cards.accelerator import (
+    ASCEND,
+    NVIDIA,
+    Card,
+    Health,
+    LinkErrors,
+    Reading,
+    Remapped,
+    RetiredPages,
+    Trouble,
+)
 from muster.probes.cards.driver import Seen, Sick, View
 from muster.probes.node.memory import Memory
 from muster.probes.node.node_check import Look, Roots
@@ -26,12 +36,16 @@ FINE = Health(
     dram_corrected=0,
     remapped=Remapped(0, 0, False, False),
     recovery_action=0,
+    retired=RetiredPages(0, 0, False),
     links=(True,) * 18,
+    link_errors=LinkErrors(),
     fabric_state=3,
     fabric_status=0,
     fabric_health=1,
 )
-NPU_FINE = Health(temp_c=40.0, npu_health=0, npu_network=0, npu_boot=16, ecc_uncorrected=0, ecc_corrected=0)
+NPU_FINE = Health(
+    temp_c=40.0, npu_health=0, npu_network=0, npu_boot=16, npu_errors=(), ecc_uncorrected=0, ecc_corrected=0
+)
 
 
 def gpu(index, **changes):

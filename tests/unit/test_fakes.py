@@ -329,7 +329,7 @@ def test_a_function_that_an_older_library_lacks(make, asker):
     ask = asker(cards)
     assert ask("fields(0, 82)") == ask("p.nvmlDeviceGetMemoryInfo(h[0], p.nvmlMemory_v2)") == {"error": 13}
     assert ask("p.nvmlDeviceGetMemoryInfo(h[0]).used") == 552 << 20
-    assert ask("p.nvmlDeviceGetVirtualizationMode(h[0])") == {"error": 13}
+    assert ask("p.nvmlDeviceGetBridgeChipInfo(h[0])") == {"error": 13}
     with pytest.raises(ValueError, match="no function 'nvmlNope'"):
         make(without=["nvmlNope"])
 

@@ -24,6 +24,7 @@ from muster.agent.logs.log_keeping import LogKeeping
 from muster.agent.metrics.exporter import Metrics
 from muster.agent.node.health import NodeHealth
 from muster.agent.notify.sender import Notifier
+from muster.agent.reset.resets import Resets
 from muster.agent.telemetry.sampling import Telemetry
 from muster.probes.cards.driver import Driver
 from muster.probes.kernel.dataclass import dataclass
@@ -39,6 +40,7 @@ class ServerContext:
     events: EventStore
     driver: Driver
     health: NodeHealth
+    resets: Resets
     telemetry: Telemetry
     metrics: Metrics
     notifier: Notifier

@@ -11,6 +11,7 @@ from muster.agent.api.services.card_message import cards_of
 from muster.agent.api.services.condition_message import condition_message, drain_message
 from muster.agent.errors import InvalidRequest
 from muster.agent.host.build import BUILD
+from muster.agent.reset.reset_report import ResetRequest, StepReport
 from muster.agent.text import plain
 from muster.probes.kernel import process
 from muster.supervisors.model.spec import Violation
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 API_VERSION = "muster.v1"
 MAX_REASON = 1000
+#: A reset waits for jobs at most so long, in seconds.
+MAX_WAIT_S = 30 * 86_400.0
 #: Cards that one request may name.
 MAX_CARDS = 256
 
@@ -53,8 +56,10 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         return node_pb2.DrainResponse(node=await self._node())
 
     async def Undrain(self, request: node_pb2.UndrainRequest, context: "_Context") -> node_pb2.UndrainResponse:
-        """See node.proto."""
+        """See node.proto. Raises ResetUnderWay, NoRoom."""
+        self._server.resets.refuse_undrain()
         await self._server.health.undrain(access.named(context))
+        await self._server.resets.undrained()
         return node_pb2.UndrainResponse(node=await self._node())
 
     async def AcceptCards(
@@ -71,6 +76,38 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             for code, device, reason in done
         ]
         return node_pb2.AcceptCardsResponse(accepted=accepted, node=await self._node())
+
+    async def ResetCard(  # type: ignore[override]  # the generated base wants an iterator: those are finalised by grpc in another task
+        self, request: node_pb2.ResetCardRequest, context: "_Context"
+    ) -> None:
+        """See node.proto. Raises InvalidRequest, NoSuchCard, CannotReset, ResetUnderWay."""
+        if not request.card:
+            raise InvalidRequest([Violation("card", "is empty: give a number, UUID, serial number or bus id")])
+        if len(request.card) > MAX_REASON:
+            raise InvalidRequest([Violation("card", f"has {len(request.card)} characters: that is no card")])
+        wanted = ResetRequest(
+            by=access.named(context),
+            wait_s=protobuf_times.bounded(request.wait, "wait", MAX_WAIT_S) if request.HasField("wait") else 0.0,
+            stop_jobs=request.stop_jobs,
+            force=request.force,
+            skip_active=request.skip_active,
+        )
+        progress = await self._server.resets.start(request.card, wanted)
+        told = 0
+        while not progress.over or told < len(progress.reports):
+            seen = progress.changes.count
+            for report in progress.reports[told:]:
+                await context.write(_reset_message(report))
+                told += 1
+            if not progress.over:
+                await progress.changes.beyond(seen)
+
+    async def CancelReset(
+        self, request: node_pb2.CancelResetRequest, context: "_Context"
+    ) -> node_pb2.CancelResetResponse:
+        """See node.proto. Raises ResetUnderWay."""
+        self._server.resets.cancel(access.named(context))
+        return node_pb2.CancelResetResponse()
 
     async def _node(self) -> node_pb2.Node:
         server = self._server
@@ -101,10 +138,16 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         if not access.reach().is_everything:
             return []  # they name jobs, files and webhooks of others
         server = self._server
-        parts = (server.health, server.telemetry, server.metrics, server.notifier, server.keeping)
+        parts = (server.health, server.resets, server.telemetry, server.metrics, server.notifier, server.keeping)
         found = [*server.registry.warnings(), *(text for part in parts for text in part.trouble), server.hangs.trouble]
         found += server.tls.trouble if server.tls is not None else []
         return [text for text in found if text]
+
+
+def _reset_message(report: StepReport) -> node_pb2.ResetCardResponse:
+    return node_pb2.ResetCardResponse(
+        step=report.step, status=report.status, text=plain(report.text), time=protobuf_times.timestamp(report.at)
+    )
 
 
 def _containment() -> str:

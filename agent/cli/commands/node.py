@@ -6,10 +6,12 @@ import click
 
 from muster.agent.cli import drills
 from muster.agent.cli.client.address import Address, pass_address
+from muster.agent.cli.parameters import DURATION
 from muster.agent.cli.printing import as_dict, coloured, columns, emit, emit_json, folded, format_option, note, wide
-from muster.agent.text import clean, size, table
+from muster.agent.text import clean, local, size, table
 
 if TYPE_CHECKING:
+    from muster.agent.cli.client.calls import DaemonConnection
     from muster.v1 import node_pb2
 
 _COLOURS = {"CRITICAL": "red", "UNKNOWN": "magenta", "WARN": "yellow", "OK": "green"}
@@ -100,6 +102,90 @@ def accept(address: Address, cards: tuple[str, ...], everything: bool, as_json: 
         note("nothing to accept: muster sees no card that is missing, new, replaced or moved")
     else:
         emit(table(["WHERE", "CODE", "REASON"], rows))
+
+
+@node.command()
+@pass_address
+@click.argument("card", metavar="CARD", required=False)
+@click.option(
+    "--wait",
+    "wait_s",
+    metavar="DURATION",
+    type=DURATION,
+    default="1h",
+    show_default=True,
+    help="How long to wait for the end of jobs that hold the card.",
+)
+@click.option("--stop", "stop_jobs", is_flag=True, help="Stop these jobs instead.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Go on although the driver says that a reset does not help, or other processes have the card open.",
+)
+@click.option("--no-active", is_flag=True, help="Leave the active tests out.")
+@click.option("--cancel", is_flag=True, help="End a reset that still waits for jobs; without CARD.")
+@format_option
+def reset(
+    address: Address,
+    card: str | None,
+    wait_s: float,
+    stop_jobs: bool,
+    force: bool,
+    no_active: bool,
+    cancel: bool,
+    as_json: bool,
+) -> None:
+    """Reset a card: drain the node, reset and test the card, return the node to service.
+
+    musterd waits for the card's jobs, closes the driver, runs `nvidia-smi --gpu-reset` or `npu-smi set -t reset`, and
+    checks and tests the card. Cards that can only be reset together go together. CARD is a number, a UUID, a serial
+    number or a bus id. Ctrl-C leaves the reset alone: it goes on, and `muster events -f` shows it.
+
+    Exit code: 0 the card is back; 1 it is not, and the last line says how to go on; 5 refused, nothing was changed.
+    """
+    from muster.agent.cli.client.calls import connect, proto_duration, utf8
+    from muster.v1 import node_pb2
+
+    if cancel is (card is not None):
+        raise click.UsageError("name the card, or give --cancel")
+    with connect(address) as connection:
+        if card is None:
+            connection.call(connection.nodes.CancelReset, node_pb2.CancelResetRequest())
+            note("the reset ends; nothing was changed")
+            return
+        request = node_pb2.ResetCardRequest(
+            card=utf8(card, "CARD"), stop_jobs=stop_jobs, force=force, skip_active=no_active
+        )
+        request.wait.CopyFrom(proto_duration(wait_s))
+        _follow_reset(connection, request, as_json)
+
+
+def _follow_reset(connection: "DaemonConnection", request: "node_pb2.ResetCardRequest", as_json: bool) -> None:
+    """Prints each step. Raises CommandFailed where the card is not back."""
+    from muster.agent.cli.exits import CommandFailed
+
+    last = None
+    try:
+        for last in connection.stream(connection.nodes.ResetCard, request):
+            _show_step(last, as_json)
+    except KeyboardInterrupt:
+        note("the reset goes on: `muster events -f` shows it; `--cancel` ends it while it waits for jobs")
+        raise
+    except CommandFailed:
+        if last is not None:
+            note(f"the daemon left in the step {clean(last.step)}: `muster node` tells what became of the reset")
+        raise
+    if last is None or last.status != "completed":
+        raise CommandFailed(clean(last.text) if last is not None else "the daemon told nothing")
+
+
+def _show_step(told: "node_pb2.ResetCardResponse", as_json: bool) -> None:
+    if as_json:
+        emit_json(as_dict(told), line=True)
+    elif told.status not in ("begun", "given up"):
+        step = "" if told.status == "completed" else f"{told.step}: "
+        status = "" if told.status in ("done", "completed") else f"{told.status}: "
+        emit(f"{local(told.time.ToNanoseconds() / 1e9)} {clean(f'{step}{status}{told.text}')}\n")
 
 
 def print_node(found: "node_pb2.Node", as_json: bool) -> None:

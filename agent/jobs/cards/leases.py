@@ -56,6 +56,8 @@ class CardLeases:
         self._held: dict[_HeldCard, int | None] = {}
         self._holder: Mapping[int, str] = {}
         self._held_by: dict[int, str] = {}
+        #: Cards that no job gets, each with a sentence that says why.
+        self.reserved: Mapping[int, str] = {}
 
     def refresh(self, found: Mapping[int, Card]) -> None:
         """Takes over the cards that the node has now. Leases stay, also of a card that is lost."""
@@ -120,6 +122,8 @@ class CardLeases:
             for index in named:
                 if index in self._holder:
                     raise CardBusy(self._told(index))
+                if index in self.reserved:
+                    raise CardBusy(f"card {index}: {self.reserved[index]}")
             for index in named:
                 if index in unfit:
                     raise NodeUnhealthy(unfit[index].sentence())
@@ -173,7 +177,8 @@ class CardLeases:
         Raises NoSuchCard, CardBusy, NodeUnhealthy.
         """
         everything = self._by_model(index for index, card in self._found.items() if not card.mig)
-        free = {model: [c for c in cards if c.index not in self._holder] for model, cards in everything.items()}
+        taken = self._holder.keys() | self.reserved.keys()
+        free = {model: [c for c in cards if c.index not in taken] for model, cards in everything.items()}
         fit = {model: [c for c in cards if c.index not in unfit] for model, cards in free.items()}
         options = [_best(cards, count, doubts) for cards in fit.values() if len(cards) >= count]
         if not options:
@@ -240,9 +245,9 @@ class CardLeases:
         number, every = sum(map(len, free.values())), sum(map(len, everything.values()))
         text = f"{wanted} cards{' of one model' if several else ''}: {number} of {every} are free"
         text += f" ({_counts(free)})" if several else ""
-        text += ", the others are held by "
-        text += f"{', '.join(jobs[:8])}{', ...' if len(jobs) > 8 else ''}"
+        text += f", the others are held by {', '.join(jobs[:8])}{', ...' if len(jobs) > 8 else ''}" if jobs else ""
         lingering = [self._told(index) for index in sorted(self._held_by)]
+        lingering += [f"card {index}: {why}" for index, why in sorted(self.reserved.items())]
         return CardBusy("; ".join([text, *lingering[:2]]))
 
 

@@ -93,6 +93,16 @@ class Leasing:
         """The job that holds this card; "" for none."""
         return next((lease.job_id for lease in self._cards.all() if lease.card.index == index), "")
 
+    def reserve(self, cards: Mapping[int, str]) -> None:
+        """Keeps these cards, each with a sentence that says why, from new jobs until the next call. A job that holds
+        one keeps it."""
+        self._cards.reserved = dict(cards)
+        self._freed.tell()
+
+    async def wait_change(self) -> None:
+        """Returns when a card was given back, or its holders are known."""
+        await self._freed.next()
+
     def held_by(self, job_id: str) -> list[str] | None:
         """Processes that are still on the cards of an ended job: sentences; empty while they are being examined. None:
         the cards are free."""

@@ -154,4 +154,4 @@ def _kept(job: Job, card: int, view: View, slack_bytes: int, *, nobody: bool) ->
     if more <= slack_bytes:
         return None
     text = f"{more / 2**30:.1f} GiB of its memory are still in use, and the driver names no process"
-    return _StillHeld("memory", f"{text}: reset the card, or reboot")
+    return _StillHeld("memory", f"{text}: `muster node reset {card}`, or reboot")

@@ -145,7 +145,7 @@ class Chip:
             dram_corrected=ecc.single if ecc else None,
             links=ports,
             npu_health=level,
-            npu_errors=errors or (),
+            npu_errors=None if errors is None else tuple(errors),
             npu_network=network,
             npu_boot=boot,
             npu_link_up=link_up,

@@ -49,19 +49,22 @@ def find(name: str = "npu-smi", folders: str = _FOLDERS) -> str | None:
     return shutil.which(name, path=_before(os.environ.get("PATH", ""), folders))
 
 
+def environment() -> dict[str, str]:
+    """For a vendor's program. Nothing else of ours: ASCEND_RT_VISIBLE_DEVICES would hide cards."""
+    return {
+        "PATH": _before(os.environ.get("PATH", ""), _FOLDERS),
+        "LD_LIBRARY_PATH": _before(os.environ.get("LD_LIBRARY_PATH", ""), _LIBRARIES),
+        "LANG": "C.UTF-8",
+    }
+
+
 def run(path: str, *args: str, limit_s: float = _LIMIT_S) -> str:
     """What the program prints. Blocks for at most `limit_s` seconds, unless it cannot be killed.
 
     Raises DriverError, of the driver: FAILED where it ends with an error, HANG where it had to be killed, NOT_TOLD
     where it cannot be executed.
     """
-    # Nothing else of our environment: ASCEND_RT_VISIBLE_DEVICES would hide cards.
-    env = {
-        "PATH": _before(os.environ.get("PATH", ""), _FOLDERS),
-        "LD_LIBRARY_PATH": _before(os.environ.get("LD_LIBRARY_PATH", ""), _LIBRARIES),
-        "LANG": "C.UTF-8",
-    }
-    script = Script(path, env, args, _KEPT)
+    script = Script(path, environment(), args, _KEPT)
     late = threading.Event()
 
     def end() -> None:
@@ -208,6 +211,7 @@ class NpuSmi:
             pcie_gen_max=link.gen_max,
             npu_health=npu_smi.HEALTH.get(row.health),
             parts=parts,
+            partial=True,
         )
 
     def holders(self, index: int) -> list[Holder]:

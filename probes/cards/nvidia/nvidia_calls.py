@@ -45,7 +45,7 @@ _CARD = {
     NOT_FOUND: "the driver has no card of this number",
     GPU_NOT_FOUND: "the driver has no card of this number",
     LOST: "it fell off the bus: reboot; if it happens again, have the hardware inspected",
-    RESET_REQUIRED: "nvidia-smi --gpu-reset, or reboot",
+    RESET_REQUIRED: "`muster node reset CARD`, or reboot",
 }
 #: From whatever call they come, they are about more than that one reading.
 _GRAVE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH, LOST, RESET_REQUIRED})
@@ -167,8 +167,8 @@ class Nvml:
         return None
 
     def fields(self, handle: Any, wanted: tuple[tuple[int, int], ...]) -> dict[int, float | int]:
-        """Values by the number of their field, as far as the driver reports them, for (field, scope) pairs. Raises as
-        `maybe`."""
+        """Values by the number of their field, summed over the scopes that were asked for, as far as the driver
+        reports them; for (field, scope) pairs. Raises as `maybe`."""
         answers = self.maybe("nvmlDeviceGetFieldValues", handle, list(wanted))
         found: dict[int, float | int] = {}
         for answer in answers or ():
@@ -177,7 +177,7 @@ class Nvml:
                 # Left as it was given: the driver passed it over, and says success (an H100 of fields 187 to 196).
                 continue
             if answer.nvmlReturn == 0 and name is not None:
-                found[answer.fieldId] = getattr(answer.value, name)
+                found[answer.fieldId] = found.get(answer.fieldId, 0) + getattr(answer.value, name)
             elif answer.nvmlReturn in _GRAVE:
                 raise trouble(answer.nvmlReturn)
         return found

@@ -11,6 +11,8 @@ from muster.probes.kernel import pci
 
 #: nvmlAffinityScope_t; nvmlTemperatureThresholds_t; nvmlGpuP2PCapsIndex_t and its good status.
 _SCOPE_NODE, _SLOWDOWN, _MEM_MAX, _P2P_NVLINK, _P2P_OK = 0, 1, 2, 2, 0
+#: nvmlGpuVirtualizationMode_t: a vGPU in a virtual machine.
+_VGPU = 2
 #: No generation of cards has more links (NVML_NVLINK_MAX_LINKS).
 MAX_LINKS = 36
 #: Room for so many NUMA nodes, in words of 64 (the kernel's MAX_NUMNODES is at most 1024).
@@ -33,6 +35,7 @@ def describe(nvml: Nvml, handle: Any, index: int, memory_bytes: int | None, sysf
     bus = bus_id(place.busId) if place is not None else ""
     minor = nvml.maybe("nvmlDeviceGetMinorNumber", handle)
     mig = nvml.maybe("nvmlDeviceGetMigMode", handle)
+    capability = nvml.maybe("nvmlDeviceGetCudaComputeCapability", handle)
     return Card(
         index=index,
         kind=NVIDIA,
@@ -48,6 +51,8 @@ def describe(nvml: Nvml, handle: Any, index: int, memory_bytes: int | None, sysf
         mig=bool(mig and mig[0]),
         slowdown_c=_celsius(nvml.maybe("nvmlDeviceGetTemperatureThreshold", handle, _SLOWDOWN)),
         mem_max_c=_celsius(nvml.maybe("nvmlDeviceGetTemperatureThreshold", handle, _MEM_MAX)),
+        capability=None if capability is None else (int(capability[0]), int(capability[1])),
+        guest=nvml.maybe("nvmlDeviceGetVirtualizationMode", handle) == _VGPU,
     )
 
 

@@ -3,7 +3,7 @@
 import ctypes
 from typing import Any
 
-from muster.probes.cards.accelerator import Health, Remapped
+from muster.probes.cards.accelerator import Health, LinkErrors, Remapped, RetiredPages
 from muster.probes.cards.nvidia.nvidia_calls import Nvml
 from muster.probes.cards.nvidia.nvidia_card import links
 
@@ -11,6 +11,12 @@ from muster.probes.cards.nvidia.nvidia_card import links
 _SM, _MEM, _CORRECTED, _UNCORRECTED, _VOLATILE, _DRAM, _SRAM = 1, 2, 0, 1, 0, 2, 7
 #: Of GetFieldValues: temperature of the memory, recovery action; KiB and bytes over NVLink, sent and received.
 _MEMORY_TEMP, _RECOVERY, _DATA_TX, _DATA_RX, _BYTES_TX, _BYTES_RX = 82, 230, 138, 139, 202, 204
+#: Of each NVLink before version 5: packets sent again, links trained anew, wrong checksums.
+_REPLAY, _LINK_RECOVERY, _CRC = 161, 162, 163
+#: ... of version 5: links trained anew, and links that could not be; symbol errors that were not corrected.
+_RECOVERED_5, _UNRECOVERED_5, _EFFECTIVE_5 = 213, 214, 219
+#: Pages taken out of use, for corrected and for uncorrected errors; whether some wait (cards before Ampere).
+_RETIRED_SBE, _RETIRED_DBE, _RETIRED_PENDING = 29, 30, 31
 #: The scope for "all links together".
 _ALL_LINKS = 0xFFFFFFFF
 _FIELDS = (
@@ -20,6 +26,9 @@ _FIELDS = (
     (_DATA_RX, _ALL_LINKS),
     (_BYTES_TX, _ALL_LINKS),
     (_BYTES_RX, _ALL_LINKS),
+    (_RETIRED_SBE, 0),
+    (_RETIRED_DBE, 0),
+    (_RETIRED_PENDING, 0),
 )
 #: Bits 0 and 1 of a fabric's health mask: whether it runs with degraded bandwidth; and the summaries (nvml.h).
 _BANDWIDTH, _DEGRADED, _FULL = 0x3, 1, 2
@@ -35,6 +44,7 @@ def health(nvml: Nvml, handle: Any) -> Health:
     corrected, uncorrected = _sram(nvml, handle)
     state, status, summary = _fabric(nvml, handle)
     recovery = fields.get(_RECOVERY)
+    up = tuple(links(nvml, handle))
     memory_temp = fields.get(_MEMORY_TEMP)
     return Health(
         power_limit_w=None if limit is None else limit / 1000,
@@ -61,7 +71,12 @@ def health(nvml: Nvml, handle: Any) -> Health:
         dram_corrected=nvml.maybe("nvmlDeviceGetMemoryErrorCounter", handle, _CORRECTED, _VOLATILE, _DRAM),
         remapped=_remapped(nvml, handle),
         recovery_action=None if recovery is None else int(recovery),
-        links=tuple(links(nvml, handle)),
+        retired=_retired(fields),
+        links=up,
+        link_errors=_link_errors(nvml, handle, len(up)),
+        sm_clock_max_mhz=_number(nvml.maybe("nvmlDeviceGetMaxClockInfo", handle, _SM)),
+        app_clock_mhz=_number(nvml.maybe("nvmlDeviceGetApplicationsClock", handle, _SM)),
+        app_clock_default_mhz=_number(nvml.maybe("nvmlDeviceGetDefaultApplicationsClock", handle, _SM)),
         fabric_state=state,
         fabric_status=status,
         fabric_health=summary,
@@ -97,6 +112,29 @@ def _fabric_bytes(fields: dict[int, float | int]) -> int | None:
     if _BYTES_TX in fields and _BYTES_RX in fields:
         return int(fields[_BYTES_TX] + fields[_BYTES_RX])
     return None
+
+
+def _retired(fields: dict[int, float | int]) -> RetiredPages | None:
+    if _RETIRED_SBE not in fields or _RETIRED_DBE not in fields:
+        return None
+    pending = bool(fields.get(_RETIRED_PENDING, 0))
+    return RetiredPages(int(fields[_RETIRED_SBE]), int(fields[_RETIRED_DBE]), pending)
+
+
+def _link_errors(nvml: Nvml, handle: Any, links: int) -> LinkErrors | None:
+    """Of all links together; a card of version 5 refuses the fields of the older ones, and the other way round."""
+    if not links:
+        return None
+    each = tuple((field, link) for field in (_REPLAY, _LINK_RECOVERY, _CRC) for link in range(links))
+    found = nvml.fields(handle, each)
+    if found:
+        crc, replay, recovery = (int(found.get(field, 0)) for field in (_CRC, _REPLAY, _LINK_RECOVERY))
+        return LinkErrors(crc, replay, recovery)
+    found = nvml.fields(handle, tuple((field, _ALL_LINKS) for field in (_RECOVERED_5, _UNRECOVERED_5, _EFFECTIVE_5)))
+    if not found:
+        return None
+    crc, recovery, failed = (int(found.get(field, 0)) for field in (_EFFECTIVE_5, _RECOVERED_5, _UNRECOVERED_5))
+    return LinkErrors(crc, 0, recovery, failed)
 
 
 def _remapped(nvml: Nvml, handle: Any) -> Remapped | None:

@@ -3,6 +3,7 @@
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Health
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.node.cards.npus import UNASKED
 from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, counted, each, for_kinds
 
 ECC = NodeCheck(
@@ -25,11 +26,18 @@ ROW_REMAP = NodeCheck(
     (Code.GPU_ROW_REMAP_PENDING, Code.GPU_ROW_REMAP_FAILED),
     of_cards=True,
 )
+RETIRED = NodeCheck(
+    "retired-pages",
+    "pages of the cards' memory that were taken out of use (cards before Ampere)",
+    60.0,
+    (Code.GPU_PAGES_PENDING, Code.GPU_PAGES_RETIRED),
+    of_cards=True,
+)
 CLOCKS = NodeCheck(
     "clocks",
-    "the hardware does not slow a card down",
+    "neither the hardware nor a setting slows a card down",
     60.0,
-    (Code.GPU_HW_SLOWDOWN,),
+    (Code.GPU_HW_SLOWDOWN, Code.GPU_CLOCKS_LOW),
     of_cards=True,
 )
 TEMPERATURE = NodeCheck(
@@ -51,6 +59,13 @@ PERSISTENCE = NodeCheck(
 SLOWDOWN = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
 
 
+#: ... and the one that means that the driver brakes for heat. At its power limit (0x4) an H100 runs at 0.67 to 0.73 of
+#: its highest clock at full load, which is as it should be: a low clock alone is no finding.
+SOFTWARE_THERMAL = 0x20
+#: Percent of utilization from which on a card works.
+_WORKS = 50.0
+
+
 def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
     """Errors that could not be corrected, and very many that could.
 
@@ -67,6 +82,8 @@ def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckR
         "corrected in DRAM": health.dram_corrected,
     }
     told = {name: count for name, count in counters.items() if count is not None}
+    if not told and health.partial:
+        return [say.not_told(f"its memory errors are unknown: {UNASKED}")]
     if not told:
         return [say.off("it does not count memory errors" if health.ecc_on is not False else "ECC is off")]
     observed = ", ".join(f"{count} {name}" for name, count in told.items())
@@ -106,11 +123,53 @@ def row_remap(say: About, facts: CardFacts, health: Health, _look: Look) -> list
     return found or [say.ok("no row waits or failed", observed)]
 
 
+def retired_pages(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
+    """Pages that wait for a reset, and how many there are."""
+    pages, most = health.retired, look.settings.retired_pages_max
+    if pages is None:
+        return [say.off("it does not take pages of its memory out of use")]
+    count = pages.corrected + pages.uncorrected
+    observed = f"{pages.corrected} for corrected errors, {pages.uncorrected} for uncorrected ones"
+    found = []
+    if pages.pending:
+        found.append(say.found(Code.GPU_PAGES_PENDING, "a broken page waits for a reset", observed, "none pending"))
+    if count > most:
+        reason = f"{count} pages of its memory are out of use"
+        found.append(say.found(Code.GPU_PAGES_RETIRED, reason, observed, f"at most {most}"))
+    return found or [say.ok(f"{counted(count, 'page')} of its memory {'is' if count == 1 else 'are'} out of use")]
+
+
 def clocks(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
+    """Whether the hardware brakes, and whether a low clock has a cause other than the power limit."""
+    slow, low = _slowdown(say, facts, health, look), _low_clock(say, facts, health, look)
+    if low is None:
+        return [slow]
+    return [low] if slow.code in (Code.NODE_OK, Code.NODE_NOT_APPLICABLE) else [slow, low]
+
+
+def _low_clock(say: About, facts: CardFacts, health: Health, look: Look) -> CheckResult | None:
+    """None: the clock is high enough, the card rests, or the cause is none that counts."""
+    now, most, s = health.sm_clock_mhz, health.sm_clock_max_mhz, look.settings
+    util = facts.reading.util if facts.reading is not None else None
+    causes = ["the driver slows it down for heat"] if (health.event_reasons or 0) & SOFTWARE_THERMAL else []
+    own, usual = health.app_clock_mhz, health.app_clock_default_mhz
+    if own and usual and own < usual:
+        causes.append(f"its clock for programs was set to {own:g} of {usual:g} MHz")
+    low = bool(now and most and util is not None and util >= _WORKS and now < s.clock_low_ratio * most and causes)
+    streak = look.memory.streaks.note((CLOCKS.item, facts.index, "low"), low, look.now, CLOCKS.interval_s / 2)
+    if not low:
+        return None
+    reason = f"it works at {now:g} of {most:g} MHz: {', '.join(causes)}"
+    threshold = f"{s.clock_low_ratio * (most or 0):.0f} MHz, {s.looks_in_a_row} looks in a row"
+    code = Code.GPU_CLOCKS_LOW if streak.looks >= s.looks_in_a_row else Code.NODE_PENDING
+    return say.found(code, reason, f"{now:g} MHz, reasons {health.event_reasons or 0:#x}", threshold)
+
+
+def _slowdown(say: About, facts: CardFacts, health: Health, look: Look) -> CheckResult:
     """The share of the window in which one of the bits of SLOWDOWN was set. The reasons are a mask: bits are tested."""
     reasons, s = health.event_reasons, look.settings
     if reasons is None:
-        return [say.off("its driver does not report reasons for its clocks")]
+        return say.off("its driver does not report reasons for its clocks")
     names = [name for bit, name in SLOWDOWN.items() if reasons & bit]
     share = look.memory.share((CLOCKS.item, facts.index))
     looks, slow = share.note(bool(names), look.now, s.slowdown_window_s, CLOCKS.interval_s / 2)
@@ -121,10 +180,10 @@ def clocks(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
     threshold = f"less than {s.slowdown_per_minute:g} a minute"
     if slow >= max(needed, s.slowdown_per_minute * looks) - 1e-9:
         now = f", now: {', '.join(names)}" if names else ""
-        return [say.found(Code.GPU_HW_SLOWDOWN, f"the hardware slows it down{now}", observed, threshold)]
+        return say.found(Code.GPU_HW_SLOWDOWN, f"the hardware slows it down{now}", observed, threshold)
     if names:
-        return [say.found(Code.NODE_PENDING, f"{', '.join(names)} at the moment", observed, threshold)]
-    return [say.ok("the hardware does not slow it down", observed, threshold)]
+        return say.found(Code.NODE_PENDING, f"{', '.join(names)} at the moment", observed, threshold)
+    return say.ok("the hardware does not slow it down", observed, threshold)
 
 
 def temperature(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
@@ -169,7 +228,8 @@ _HEALTH = frozenset({What.HEALTH})
 RULES = (
     NodeRule(ECC, each(ECC.item, (NVIDIA, ASCEND), ecc), for_kinds(NVIDIA, ASCEND), _HEALTH),
     NodeRule(ROW_REMAP, each(ROW_REMAP.item, (NVIDIA,), row_remap), for_kinds(NVIDIA), _HEALTH),
-    NodeRule(CLOCKS, each(CLOCKS.item, (NVIDIA,), clocks), for_kinds(NVIDIA), _HEALTH),
+    NodeRule(RETIRED, each(RETIRED.item, (NVIDIA,), retired_pages), for_kinds(NVIDIA), _HEALTH),
+    NodeRule(CLOCKS, each(CLOCKS.item, (NVIDIA,), clocks), for_kinds(NVIDIA), frozenset({What.HEALTH, What.READINGS})),
     NodeRule(TEMPERATURE, each(TEMPERATURE.item, (NVIDIA, ASCEND), temperature), for_kinds(NVIDIA, ASCEND), _HEALTH),
     NodeRule(PERSISTENCE, each(PERSISTENCE.item, (NVIDIA,), persistence), for_kinds(NVIDIA), _HEALTH),
 )

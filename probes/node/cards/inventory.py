@@ -62,7 +62,7 @@ class Bus:
             kind: tuple(d for d in pci.devices(vendor, classes, roots.sys) if not ids or d.device in ids)
             for kind, (vendor, classes, ids) in _MAKERS.items()
         }
-        return cls(devices, pci.slots(roots.sys), _own(roots), bool(listed(roots.sys / "bus/pci/devices")))
+        return cls(devices, pci.slots(roots.sys), own_devices(roots), bool(listed(roots.sys / "bus/pci/devices")))
 
     def find(self, bus_id: str) -> PciDevice | None:
         """The device at that place; None if there is none of a maker of cards."""
@@ -70,7 +70,7 @@ class Bus:
         return next((device for device in every if device.bus_id == bus_id), None)
 
 
-def _own(roots: Roots) -> bool:
+def own_devices(roots: Roots) -> bool:
     """Whether the device nodes are the kernel's own: those of a container are a few that were chosen for it."""
     kind = ""
     for line in text(roots.proc / "self/mountinfo").splitlines():

@@ -1,4 +1,4 @@
-"""Processes that hold memory of a card which no job has."""
+"""Processes that hold memory of a card which no job has, or which is another's job's."""
 
 from pathlib import Path
 
@@ -18,6 +18,16 @@ CHECK = NodeCheck(
     (Code.GPU_LEFTOVER_PROCESS, Code.NPU_LEFTOVER_PROCESS),
     of_cards=True,
 )
+STRANGERS = NodeCheck(
+    "strangers",
+    "no process uses a card that another's job holds",
+    60.0,
+    (Code.GPU_STRANGER_PROCESS, Code.NPU_STRANGER_PROCESS),
+    of_cards=True,
+)
+_JOB = b"MUSTER_JOB_ID="
+#: Ancestors of a process that are looked at: a job's own may have cleared its environment.
+_ANCESTORS = 32
 #: A process that was just asked to end may still exist at one look.
 _LOOKS = 2
 _MIB = 1 << 20
@@ -73,6 +83,63 @@ def judge(say: About, facts: CardFacts, look: Look, alive: dict[int, CardHolder]
     return say.found(code if streak.looks >= _LOOKS else Code.NODE_PENDING, reason, f"{len(left)} processes", threshold)
 
 
+async def strangers(look: Look) -> list[CheckResult]:
+    """Each card that a job holds: a process there that is not of the job, by its environment and its ancestors'. What
+    cannot be looked at is not held against anybody."""
+    held = [facts for facts in look.cards(NVIDIA, ASCEND) if facts.index in look.held]
+    pids = {(holder.pid, look.held[facts.index]) for facts in held for holder in facts.holders or ()}
+    known = await watched.call(
+        "read /proc",
+        lambda: {
+            pid: found
+            for pid, job in pids
+            if (found := read(look.roots.proc, pid)) and _is_other(look.roots.proc, pid, job)
+        },
+    )
+    results = []
+    for facts in look.cards(NVIDIA, ASCEND):
+        say = about(STRANGERS.item, facts)
+        if facts.index not in look.held:
+            results.append(say.off("no job holds it"))
+        elif facts.sick is not None:
+            results.append(say.not_told(f"the card does not answer ({facts.sick.trouble})"))
+        elif facts.holders is None:
+            results.append(say.not_told("its processes are not known yet"))
+        else:
+            results.append(_stranger(say, facts, look, known))
+    return results
+
+
+def _stranger(say: About, facts: CardFacts, look: Look, known: dict[int, CardHolder]) -> CheckResult:
+    job, s = look.held[facts.index], look.settings
+    ignored = {name[:15] for name in words(s.leftover_ignore)}
+    others = [h for h in facts.holders or () if h.pid in known and known[h.pid].name not in ignored]
+    others = [h for h in others if _large(h, s.leftover_min_mb)]
+    streak = look.memory.streaks.note((STRANGERS.item, facts.index), bool(others), look.now, STRANGERS.interval_s / 2)
+    if not others:
+        return say.ok(f"only job {job} uses it")
+    names = "; ".join(_describe(holder, known[holder.pid]) for holder in others[:8])
+    code = Code.NPU_STRANGER_PROCESS if facts.card.kind == ASCEND else Code.GPU_STRANGER_PROCESS
+    reason = f"job {job} holds it, but {names}, which is not of the job"
+    return say.found(code if streak.looks >= _LOOKS else Code.NODE_PENDING, reason, f"{len(others)} processes", "none")
+
+
+def _is_other(proc: Path, pid: int, job: str) -> bool:
+    """Whether the process is certainly not of the job. Blocks."""
+    wanted = _JOB + job.encode()
+    for _ in range(_ANCESTORS):
+        try:
+            if wanted in (proc / str(pid) / "environ").read_bytes().split(b"\0"):
+                return False
+            stat = parse_stat(pid, (proc / str(pid) / "stat").read_bytes())
+        except OSError:
+            return False
+        if stat is None or stat.ppid <= 1:
+            return True
+        pid = stat.ppid
+    return True
+
+
 def _large(holder: Holder, least_mb: float) -> bool:
     """Of a process whose memory the driver does not report, only its existence is known; a display's is no left-
     over."""
@@ -95,4 +162,7 @@ def read(proc: Path, pid: int) -> CardHolder | None:
     return None if stat is None or stat.ended else CardHolder(stat.comm, uid)
 
 
-RULES = (NodeRule(CHECK, check, for_kinds(NVIDIA, ASCEND), frozenset({What.HOLDERS})),)
+RULES = (
+    NodeRule(CHECK, check, for_kinds(NVIDIA, ASCEND), frozenset({What.HOLDERS})),
+    NodeRule(STRANGERS, strangers, for_kinds(NVIDIA, ASCEND), frozenset({What.HOLDERS})),
+)

@@ -14,6 +14,13 @@ NVLINK = NodeCheck(
     (Code.NVLINK_DOWN,),
     of_cards=True,
 )
+NVLINK_ERRORS = NodeCheck(
+    "nvlink-errors",
+    "the cards' NVLinks make few errors, and are not trained anew",
+    60.0,
+    (Code.NVLINK_ERRORS,),
+    of_cards=True,
+)
 FABRIC = NodeCheck(
     "fabric",
     "the cards are registered with the NVSwitch fabric, and it is healthy",
@@ -79,6 +86,29 @@ def _links(say: About, facts: CardFacts, look: Look, up: int, of: int, neighbour
     if not up:
         return say.off("no NVLink of any card is up: NVLink is not in use")
     return say.ok(f"{up} NVLinks are up", observed)
+
+
+def nvlink_errors(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
+    """Growth within the last minutes: what was counted before is over. A link that is trained anew stops all traffic
+    meanwhile, so that one counts."""
+    told = health.link_errors
+    if told is None:
+        return [say.off("it has no NVLink, or its driver does not count errors")]
+    rate, key = look.memory.rate, (NVLINK_ERRORS.item, facts.index)
+    noise = rate((*key, "noise")).note(told.crc + told.replay, look.now, _REPLAY_WINDOW_S) or 0.0
+    trained = rate((*key, "trained")).note(told.recovery + told.recovery_failed, look.now, _REPLAY_WINDOW_S) or 0.0
+    observed = f"{told.crc} wrong checksums, {told.replay} repeats, {told.recovery} recoveries"
+    observed += f", {told.recovery_failed} failed" if told.recovery_failed else ""
+    most = look.settings.nvlink_errors_per_minute
+    found = []
+    if most and noise > most:
+        found.append(f"{noise:.0f} errors a minute")
+    if trained > 0:
+        found.append("a link had to be trained anew")
+    if not found:
+        return [say.ok("its NVLinks make few errors", observed)]
+    threshold = f"at most {most:g} errors a minute, no link trained anew"
+    return [say.found(Code.NVLINK_ERRORS, f"its NVLinks: {', '.join(found)}", observed, threshold)]
 
 
 def fabric(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
@@ -166,6 +196,9 @@ def _show(value: int | None) -> str:
 
 RULES = (
     NodeRule(NVLINK, nvlink, for_kinds(NVIDIA), frozenset({What.HEALTH})),
+    NodeRule(
+        NVLINK_ERRORS, each(NVLINK_ERRORS.item, (NVIDIA,), nvlink_errors), for_kinds(NVIDIA), frozenset({What.HEALTH})
+    ),
     NodeRule(FABRIC, each(FABRIC.item, (NVIDIA,), fabric), for_kinds(NVIDIA), frozenset({What.HEALTH})),
     NodeRule(PCIE, pcie, for_kinds(NVIDIA, ASCEND), frozenset({What.HEALTH, What.READINGS})),
 )

@@ -3,6 +3,7 @@
 from muster.probes.cards.accelerator import ASCEND, Health
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.node import npu_repeats
 from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, counted, each, for_kinds
 from muster.probes.node.reported import npu_codes
 
@@ -20,6 +21,7 @@ ERRORS = NodeCheck(
     (
         Code.NPU_FAULT_RESET,
         Code.NPU_FAULT_ISOLATE,
+        Code.NPU_FAULT_REPEATED,
         Code.NPU_ERROR_CODES,
         Code.NPU_FAULT_EVENT,
         Code.NPU_FAULT_NOTE,
@@ -34,6 +36,8 @@ NETWORK = NodeCheck(
     of_cards=True,
 )
 
+#: Of what npu-smi's table does not have.
+UNASKED = "npu-smi does not tell, and muster did not ask otherwise: give musterd the driver's libdcmi.so"
 #: DCMI's health: 0 fine, 1 minor, 2 major, 3 critical alarm. A card with a minor one works.
 _ALARMS = {1: "minor", 2: "major", 3: "critical"}
 _BOOTED = 16
@@ -48,8 +52,8 @@ def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
     found = []
     if health.npu_health:
         word = _ALARMS.get(health.npu_health)
-        several = "s" if len(health.npu_errors) > 1 else ""
-        codes = "".join(f" {code:#x}" for code in health.npu_errors)
+        several = "s" if len(health.npu_errors or ()) > 1 else ""
+        codes = "".join(f" {code:#x}" for code in health.npu_errors or ())
         observed = f"health {health.npu_health}{f', error code{several}{codes}' if codes else ''}"
         if word is None:
             found.append(say.not_told(f"health {health.npu_health} is unknown to muster"))
@@ -66,7 +70,22 @@ def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
 
 
 def errors(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
-    """The codes as they stand, by the gravest of them."""
+    """The codes as they stand, by the gravest of them; and those that the card had too often."""
+    whose, ignored = facts.card.uuid or say.device, look.settings.hex_numbers("npu_ignore")
+    for code in health.npu_errors or ():
+        look.memory.repeats.note(whose, code, look.now)
+    too_often = {c: n for c, n in look.memory.repeats.too_often(whose, look.now).items() if c not in ignored}
+    if not too_often:
+        return _present(say, health, look)
+    told = ", ".join(f"{npu_codes.named([c], look.settings)} {n} times" for c, n in sorted(too_often.items()))
+    limits = ", ".join(f"{code:#x} fewer than {npu_repeats.LIMITS[code]} times" for code in sorted(too_often))
+    found = say.found(Code.NPU_FAULT_REPEATED, f"within a day it had {told}", told, f"{limits} a day")
+    return [found, *(r for r in _present(say, health, look) if r.code is not Code.NODE_OK)]
+
+
+def _present(say: About, health: Health, look: Look) -> list[CheckResult]:
+    if health.npu_errors is None:
+        return [say.not_told(UNASKED) if health.partial else say.off("its driver does not report error codes")]
     if not health.npu_errors:
         return [say.ok("no error codes")]
     code = npu_codes.code_of(health.npu_errors, look.settings, Code.NPU_ERROR_CODES)
@@ -81,7 +100,7 @@ def network(say: About, facts: CardFacts, health: Health, look: Look) -> list[Ch
     """CRITICAL for a port that was up; WARN for a port that never was: it may have no cable."""
     s = look.settings
     if health.npu_network is None and health.npu_link_up is None:
-        return [say.off("its driver reports no network port")]
+        return [say.not_told(UNASKED) if health.partial else say.off("its driver reports no network port")]
     bad = health.npu_link_up is False or (health.npu_network is not None and health.npu_network not in _NETWORK_GOOD)
     observed = f"network health {'?' if health.npu_network is None else health.npu_network}"
     if health.npu_link_up is not None:

@@ -5,6 +5,7 @@ The node itself."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -206,6 +207,108 @@ class AcceptedCard(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AcceptedCard: _TypeAlias = AcceptedCard  # noqa: Y015
+
+@_typing.final
+class ResetCardRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CARD_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    STOP_JOBS_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    SKIP_ACTIVE_FIELD_NUMBER: _builtins.int
+    card: _builtins.str
+    """Its number, uuid, serial number or bus id."""
+    stop_jobs: _builtins.bool
+    """Stops these jobs instead."""
+    force: _builtins.bool
+    """Goes on although the driver says that a reset does not help, or other processes have the card open."""
+    skip_active: _builtins.bool
+    """Leaves the active tests out."""
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """How long to wait for the end of jobs that hold it; absent: not at all."""
+
+    def __init__(
+        self,
+        *,
+        card: _builtins.str = ...,
+        wait: _duration_pb2.Duration | None = ...,
+        stop_jobs: _builtins.bool = ...,
+        force: _builtins.bool = ...,
+        skip_active: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["card", b"card", "force", b"force", "skip_active", b"skip_active", "stop_jobs", b"stop_jobs", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetCardRequest: _TypeAlias = ResetCardRequest  # noqa: Y015
+
+@_typing.final
+class ResetCardResponse(_message.Message):
+    """A step of a reset."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    step: _builtins.str
+    """"drain", "jobs", "close", "persistence-off", "holders", "reset", "open", "persistence-on", "check", "active", "undrain"."""
+    status: _builtins.str
+    """"begun", "waiting", then "done", "skipped" or "failed". The last message: "completed" or "given up"."""
+    text: _builtins.str
+    """For people: what was done, for what it waits, why it failed and how to go back."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        step: _builtins.str = ...,
+        status: _builtins.str = ...,
+        text: _builtins.str = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "step", b"step", "text", b"text", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetCardResponse: _TypeAlias = ResetCardResponse  # noqa: Y015
+
+@_typing.final
+class CancelResetRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelResetRequest: _TypeAlias = CancelResetRequest  # noqa: Y015
+
+@_typing.final
+class CancelResetResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelResetResponse: _TypeAlias = CancelResetResponse  # noqa: Y015
 
 @_typing.final
 class Node(_message.Message):

@@ -54,6 +54,16 @@ class NodeServiceStub(object):
                 request_serializer=muster_dot_v1_dot_node__pb2.AcceptCardsRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_node__pb2.AcceptCardsResponse.FromString,
                 _registered_method=True)
+        self.ResetCard = channel.unary_stream(
+                '/muster.v1.NodeService/ResetCard',
+                request_serializer=muster_dot_v1_dot_node__pb2.ResetCardRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_node__pb2.ResetCardResponse.FromString,
+                _registered_method=True)
+        self.CancelReset = channel.unary_unary(
+                '/muster.v1.NodeService/CancelReset',
+                request_serializer=muster_dot_v1_dot_node__pb2.CancelResetRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_node__pb2.CancelResetResponse.FromString,
+                _registered_method=True)
 
 
 class NodeServiceServicer(object):
@@ -90,6 +100,24 @@ class NodeServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResetCard(self, request, context):
+        """Resets a card: drains the node, waits for the card's jobs or stops them, closes the driver, runs the vendor's program,
+        opens the driver, checks and tests the card, and returns the node to service if it was not drained before. Each step is
+        a message; the last one has the status "completed" or "given up". The reset goes on if the client leaves. Cards that
+        are reset together are treated as one. FAILED_PRECONDITION / CANNOT_RESET, NO_SUCH_CARD, RESET_UNDER_WAY: nothing was
+        changed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelReset(self, request, context):
+        """Ends a reset that still waits for jobs. FAILED_PRECONDITION / RESET_UNDER_WAY: none does, or it is too late.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -112,6 +140,16 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     servicer.AcceptCards,
                     request_deserializer=muster_dot_v1_dot_node__pb2.AcceptCardsRequest.FromString,
                     response_serializer=muster_dot_v1_dot_node__pb2.AcceptCardsResponse.SerializeToString,
+            ),
+            'ResetCard': grpc.unary_stream_rpc_method_handler(
+                    servicer.ResetCard,
+                    request_deserializer=muster_dot_v1_dot_node__pb2.ResetCardRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_node__pb2.ResetCardResponse.SerializeToString,
+            ),
+            'CancelReset': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelReset,
+                    request_deserializer=muster_dot_v1_dot_node__pb2.CancelResetRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_node__pb2.CancelResetResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +260,60 @@ class NodeService(object):
             '/muster.v1.NodeService/AcceptCards',
             muster_dot_v1_dot_node__pb2.AcceptCardsRequest.SerializeToString,
             muster_dot_v1_dot_node__pb2.AcceptCardsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetCard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/muster.v1.NodeService/ResetCard',
+            muster_dot_v1_dot_node__pb2.ResetCardRequest.SerializeToString,
+            muster_dot_v1_dot_node__pb2.ResetCardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelReset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.NodeService/CancelReset',
+            muster_dot_v1_dot_node__pb2.CancelResetRequest.SerializeToString,
+            muster_dot_v1_dot_node__pb2.CancelResetResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,15 @@ class NodeServiceStub:
     ignores a card that the driver does not show. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
     no check of the item "inventory" found anything.
     """
+    ResetCard: _grpc.UnaryStreamMultiCallable[_node_pb2.ResetCardRequest, _node_pb2.ResetCardResponse]
+    """Resets a card: drains the node, waits for the card's jobs or stops them, closes the driver, runs the vendor's program,
+    opens the driver, checks and tests the card, and returns the node to service if it was not drained before. Each step is
+    a message; the last one has the status "completed" or "given up". The reset goes on if the client leaves. Cards that
+    are reset together are treated as one. FAILED_PRECONDITION / CANNOT_RESET, NO_SUCH_CARD, RESET_UNDER_WAY: nothing was
+    changed.
+    """
+    CancelReset: _grpc.UnaryUnaryMultiCallable[_node_pb2.CancelResetRequest, _node_pb2.CancelResetResponse]
+    """Ends a reset that still waits for jobs. FAILED_PRECONDITION / RESET_UNDER_WAY: none does, or it is too late."""
 
 @_typing.type_check_only
 class NodeServiceAsyncStub(NodeServiceStub):
@@ -61,6 +70,15 @@ class NodeServiceAsyncStub(NodeServiceStub):
     ignores a card that the driver does not show. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
     no check of the item "inventory" found anything.
     """
+    ResetCard: _aio.UnaryStreamMultiCallable[_node_pb2.ResetCardRequest, _node_pb2.ResetCardResponse]  # type: ignore[assignment]
+    """Resets a card: drains the node, waits for the card's jobs or stops them, closes the driver, runs the vendor's program,
+    opens the driver, checks and tests the card, and returns the node to service if it was not drained before. Each step is
+    a message; the last one has the status "completed" or "given up". The reset goes on if the client leaves. Cards that
+    are reset together are treated as one. FAILED_PRECONDITION / CANNOT_RESET, NO_SUCH_CARD, RESET_UNDER_WAY: nothing was
+    changed.
+    """
+    CancelReset: _aio.UnaryUnaryMultiCallable[_node_pb2.CancelResetRequest, _node_pb2.CancelResetResponse]  # type: ignore[assignment]
+    """Ends a reset that still waits for jobs. FAILED_PRECONDITION / RESET_UNDER_WAY: none does, or it is too late."""
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -99,5 +117,26 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         ignores a card that the driver does not show. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
         no check of the item "inventory" found anything.
         """
+
+    @_abc_1.abstractmethod
+    def ResetCard(
+        self,
+        request: _node_pb2.ResetCardRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_node_pb2.ResetCardResponse], _abc.AsyncIterator[_node_pb2.ResetCardResponse]]:
+        """Resets a card: drains the node, waits for the card's jobs or stops them, closes the driver, runs the vendor's program,
+        opens the driver, checks and tests the card, and returns the node to service if it was not drained before. Each step is
+        a message; the last one has the status "completed" or "given up". The reset goes on if the client leaves. Cards that
+        are reset together are treated as one. FAILED_PRECONDITION / CANNOT_RESET, NO_SUCH_CARD, RESET_UNDER_WAY: nothing was
+        changed.
+        """
+
+    @_abc_1.abstractmethod
+    def CancelReset(
+        self,
+        request: _node_pb2.CancelResetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_pb2.CancelResetResponse, _abc.Awaitable[_node_pb2.CancelResetResponse]]:
+        """Ends a reset that still waits for jobs. FAILED_PRECONDITION / RESET_UNDER_WAY: none does, or it is too late."""
 
 def add_NodeServiceServicer_to_server(servicer: NodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -50,6 +50,13 @@ API const char *nvmlErrorString(nvmlReturn_t code)
     return "Unknown Error";
 }
 
+/* A program that resets a card looks whether anybody has the library open. */
+static void count_session(struct state *state, int more)
+{
+    if (writable && state)
+        __atomic_add_fetch(&state->sessions, (uint64_t)(int64_t)more, __ATOMIC_SEQ_CST);
+}
+
 static int initialize(const char *function)
 {
     struct state *state = map_state();
@@ -63,7 +70,8 @@ static int initialize(const char *function)
             return code;
         atomic_store(&opened, NOW(state->epoch));
     }
-    atomic_fetch_add(&users, 1);
+    if (atomic_fetch_add(&users, 1) == 0)
+        count_session(state, 1);
     return OK;
 }
 
@@ -77,8 +85,11 @@ API nvmlReturn_t nvmlShutdown(void)
     if ((code = before ? faulty(the_state(), NULL, "nvmlShutdown") : UNINITIALIZED))
         return code;
     while (before > 0)
-        if (atomic_compare_exchange_weak(&users, &before, before - 1))
+        if (atomic_compare_exchange_weak(&users, &before, before - 1)) {
+            if (before == 1)
+                count_session(the_state(), -1);
             return OK;
+        }
     return UNINITIALIZED;
 }
 

@@ -149,8 +149,15 @@ API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *into, unsigned r
 API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
     REMEMBERED
-    *major = 9;
-    *minor = 0;
+    *major = NOW(card->capability) / 10;
+    *minor = NOW(card->capability) % 10;
+    return OK;
+}
+
+API nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, nvmlGpuVirtualizationMode_t *mode)
+{
+    REMEMBERED
+    *mode = (nvmlGpuVirtualizationMode_t)NOW(card->virtualization);
     return OK;
 }
 

@@ -45,6 +45,25 @@ static int one_field(struct card *card, nvmlFieldValue_t *field)
             return INVALID;
         give(field, ULL, half * meant / links / 1024);
         return OK;
+    /* Errors of one link: all are the first one's. Of links of the next version: of all links alone. */
+    case 161: case 162: case 163:
+        if (!links || NOW(card->link_version) > 4)
+            return UNSUPPORTED;
+        if (field->scopeId >= links)
+            return INVALID;
+        give(field, ULL, field->scopeId || field->fieldId == 161 ? 0
+             : (uint64_t)(field->fieldId == 162 ? NOW(card->link_recoveries) : NOW(card->link_crc)));
+        return OK;
+    case 213: case 214: case 219:
+        if (!links || NOW(card->link_version) <= 4)
+            return UNSUPPORTED;
+        give(field, ULL, field->fieldId == 214 ? 0
+             : (uint64_t)(field->fieldId == 213 ? NOW(card->link_recoveries) : NOW(card->link_crc)));
+        return OK;
+    /* Pages out of use: for one bit, for two. */
+    case 29: give(field, ULL, 0); return NOW(card->retired_pages) < 0 ? UNSUPPORTED : OK;
+    case 30: give(field, ULL, (uint64_t)NOW(card->retired_pages)); return NOW(card->retired_pages) < 0 ? UNSUPPORTED : OK;
+    case 31: give(field, ULL, NOW(card->retired_pending) != 0); return NOW(card->retired_pages) < 0 ? UNSUPPORTED : OK;
     /* Bytes, of links of the next version. */
     case 202: case 204:
         if (!links || NOW(card->link_version) <= 4)

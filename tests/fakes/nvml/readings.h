@@ -158,6 +158,25 @@ API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned type, unsi
     return clock_of(card, type, false, mhz);
 }
 
+static unsigned app_clock(struct card *card)
+{
+    return (unsigned)(NOW(card->app_clock_mhz) ? NOW(card->app_clock_mhz) : NOW(card->sm_clock_max_mhz));
+}
+
+API nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, nvmlClockType_t type, unsigned *mhz)
+{
+    REACH
+    *mhz = type == NVML_CLOCK_MEM ? (unsigned)NOW(card->mem_clock_max_mhz) : app_clock(card);
+    return OK;
+}
+
+API nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device, nvmlClockType_t type, unsigned *mhz)
+{
+    REACH
+    *mhz = (unsigned)(type == NVML_CLOCK_MEM ? NOW(card->mem_clock_max_mhz) : NOW(card->sm_clock_max_mhz));
+    return OK;
+}
+
 API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned type, unsigned *mhz)
 {
     REACH

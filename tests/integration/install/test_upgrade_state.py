@@ -16,6 +16,7 @@ from muster.agent.host import state_folder
 from muster.agent.jobs import explained
 from muster.agent.node import node_file
 from muster.agent.notify import backlog
+from muster.agent.reset import reset_file
 from muster.agent.telemetry.history import history_db
 from muster.probes.hang import resumable
 from muster.supervisors import PROTOCOL
@@ -291,6 +292,7 @@ def test_the_table_in_the_docs_is_that_of_the_code() -> None:
         "jobs/<id>/hang.json": resumable.VERSION,
         "jobs/<id>/explained.json": explained.VERSION,
         "<state>/node.json": node_file.VERSION,
+        "<state>/reset.json": reset_file.VERSION,
         "<state>/notify.json": backlog.VERSION,
         "<state>/telemetry.db": history_db.FORMAT,
         "jobs/<id>/control": PROTOCOL,

@@ -132,6 +132,9 @@ CRITICAL, WARN, UNKNOWN = Status.CRITICAL, Status.WARN, Status.UNKNOWN
         ("persistence", {"persistence": False}, Code.GPU_PERSISTENCE_OFF, WARN),
         ("fabric", {"fabric_state": 3, "fabric_status": 15}, Code.FABRIC_UNHEALTHY, CRITICAL),
         ("pcie", {"pcie_width": 4}, Code.PCIE_WIDTH_DEGRADED, WARN),
+        ("retired-pages", {"retired_pages": 1, "retired_pending": True}, Code.GPU_PAGES_PENDING, CRITICAL),
+        ("retired-pages", {"retired_pages": 60}, Code.GPU_PAGES_RETIRED, WARN),
+        ("clocks", {"util": 99, "app_clock_mhz": 1200, "sm_clock_mhz": 1200}, Code.GPU_CLOCKS_LOW, WARN),
     ],
 )
 def test_a_sick_nvidia_card_is_found_and_its_neighbours_are_not(start, item, changes, code, status):

@@ -78,6 +78,7 @@ def server_context(registry: Any, events: Any, config: Any, root: Root) -> Serve
         events=events,
         driver=driver,
         health=health,
+        resets=silent,
         telemetry=silent,
         metrics=silent,
         notifier=silent,

@@ -220,7 +220,7 @@ def test_a_card_that_tells_no_memory_did_answer(both, number):
         ("nvmlDeviceGetHandleByIndex_v2", 15, Trouble.LOST, "GPU is lost (15): it fell off the bus"),
         ("nvmlDeviceGetHandleByIndex_v2", 999, Trouble.FAILED, "Unknown Error (999)"),
         ("nvmlDeviceGetMemoryInfo_v2", 15, Trouble.LOST, "GPU is lost (15): it fell off the bus"),
-        ("nvmlDeviceGetMemoryInfo_v2", 16, Trouble.RESET_REQUIRED, "nvidia-smi --gpu-reset"),
+        ("nvmlDeviceGetMemoryInfo_v2", 16, Trouble.RESET_REQUIRED, "muster node reset"),
         ("nvmlDeviceGetMemoryInfo_v2", 20, Trouble.NOT_TOLD, "Insufficient Memory (20)"),
         ("nvmlDeviceGetMemoryInfo_v2", 999, Trouble.FAILED, "Unknown Error (999)"),
         ("nvmlDeviceGetUtilizationRates", 15, Trouble.LOST, "GPU is lost (15): it fell off the bus"),

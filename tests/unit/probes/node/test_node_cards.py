@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from muster.probes.cards.accelerator import Health, Holder, Remapped, Trouble
+from muster.probes.cards.accelerator import Health, Holder, LinkErrors, Remapped, RetiredPages, Trouble
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import Action, Code, Status
-from muster.probes.node.cards import card_health, leftovers, links, npus, presence
+from muster.probes.node.cards import card_health, fabric_service, leftovers, links, npus, presence
 from muster.probes.node.cards.leftovers import CardHolder
 from muster.probes.node.memory import Memory
 from muster.probes.node.node_check import about
 from tests.unit.node_looks import FINE, NPU_FINE, busy, gpu, look, npu, sick, view
 
 MIB = 1 << 20
-JUDGES = {rule.check.item: rule.judge for m in (presence, card_health, links, leftovers, npus) for rule in m.RULES}
+MODULES = (presence, card_health, links, fabric_service, leftovers, npus)
+JUDGES = {rule.check.item: rule.judge for module in MODULES for rule in module.RULES}
 
 
 async def judged(item, shown, memory=None, now=1000.0, tmp=None, **more):
@@ -31,7 +32,10 @@ def codes(results):
     return [r.code for r in results]
 
 
-HEALTH_ITEMS = ["recovery", "ecc", "row-remap", "clocks", "temperature", "persistence", "nvlink", "fabric", "pcie"]
+HEALTH_ITEMS = [
+    *("recovery", "ecc", "row-remap", "retired-pages", "clocks", "temperature", "persistence", "nvlink"),
+    *("nvlink-errors", "fabric", "pcie"),
+]
 
 
 @pytest.mark.parametrize("item", HEALTH_ITEMS)
@@ -462,6 +466,101 @@ async def test_the_cards_of_jobs_and_processes_that_are_alive(tmp_path):
     assert "(py) thon" in found[0].reason and "train" in found[2].reason
 
 
+@pytest.mark.parametrize(
+    ("mhz", "reasons", "app", "util", "low"),
+    [
+        (1335.0, 0x4, 1980.0, 100.0, False),  # at its power limit, as an H100 at full load
+        (1335.0, 0x24, 1980.0, 100.0, True),  # heat, too
+        (1700.0, 0x20, 1980.0, 100.0, False),  # above 0.85 of the highest
+        (1335.0, 0x20, 1980.0, 10.0, False),  # it rests
+        (1200.0, 0x2, 1200.0, 100.0, True),  # somebody set a clock
+        (None, 0x20, None, 100.0, False),
+    ],
+)
+async def test_a_low_clock_counts_with_a_cause_alone(mhz, reasons, app, util, low):
+    health = replace(
+        FINE,
+        sm_clock_mhz=mhz,
+        sm_clock_max_mhz=1980.0,
+        event_reasons=reasons,
+        app_clock_mhz=app,
+        app_clock_default_mhz=1980.0,
+    )
+    memory, shown = Memory(), view([gpu(0)], {0: health}, {0: busy(util)})
+    seen = [codes(await judged("clocks", shown, memory, n * 60.0))[0] for n in range(3)]
+    assert seen == ([Code.NODE_PENDING] * 2 + [Code.GPU_CLOCKS_LOW] if low else [Code.NODE_OK] * 3)
+
+
+async def test_errors_of_nvlinks_count_as_they_grow():
+    memory = Memory()
+
+    async def at(now, **counts):
+        shown = view([gpu(0)], {0: replace(FINE, link_errors=LinkErrors(**counts))})
+        return (await judged("nvlink-errors", shown, memory, now))[0]
+
+    assert (await at(0, crc=1_000_000, recovery=7)).code is Code.NODE_OK  # from before the first look
+    assert (await at(60, crc=1_006_000, recovery=7)).code is Code.NODE_OK
+    noisy = await at(120, crc=1_100_000, recovery=7)
+    assert (noisy.code, noisy.status) == (Code.NVLINK_ERRORS, Status.WARN) and "errors a minute" in noisy.reason
+    trained = await at(1000, crc=1_100_000, recovery=8)
+    assert trained.code is Code.NVLINK_ERRORS and "trained anew" in trained.reason
+    assert (await at(2000, crc=1_100_000, recovery=8)).code is Code.NODE_OK
+
+
+async def test_pages_out_of_use():
+    for pages, code in (
+        (RetiredPages(1, 2, False), Code.NODE_OK),
+        (RetiredPages(1, 2, True), Code.GPU_PAGES_PENDING),
+        (RetiredPages(50, 10, False), Code.GPU_PAGES_RETIRED),
+    ):
+        assert codes(await of_card("retired-pages", retired=pages)) == [code]
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_the_fabric_manager_of_a_node_with_switches(tmp_path, own):
+    devices, proc = tmp_path / "sys/bus/pci/devices", tmp_path / "proc"
+    (proc / "self").mkdir(parents=True)
+    kind = "devtmpfs" if own else "tmpfs"
+    (proc / "self/mountinfo").write_text(f"23 1 0:6 / /dev rw - {kind} {kind} rw\n")
+    memory, shown = Memory(), view([gpu(0)])
+
+    async def looks(count):
+        return [codes(await judged("fabric-manager", shown, memory, n * 30.0, tmp_path))[0] for n in range(count)]
+
+    assert await looks(1) == [Code.NODE_NOT_APPLICABLE]
+    switch = devices / "0000:01:00.0"
+    switch.mkdir(parents=True)
+    for name, value in (("vendor", "0x10de"), ("class", "0x068000"), ("device", "0x22a3")):
+        (switch / name).write_text(value)
+    wanted = [Code.NODE_PENDING] * 2 + [Code.FABRIC_MANAGER_DOWN] if own else [Code.NODE_NOT_APPLICABLE] * 3
+    assert await looks(3) == wanted
+    (proc / "77").mkdir()
+    (proc / "77/comm").write_text("nv-fabricmanage\n")
+    assert await looks(1) == [Code.NODE_OK if own else Code.NODE_NOT_APPLICABLE]
+
+
+async def test_a_stranger_on_the_card_of_a_job(tmp_path):
+    def process(pid, parent, environ=b"", name="python"):
+        folder = tmp_path / "proc" / str(pid)
+        folder.mkdir(parents=True)
+        (folder / "environ").write_bytes(environ)
+        fields = " ".join(["0"] * 49)
+        (folder / "stat").write_text(f"{pid} ({name}) S {parent} {fields}\n")
+
+    mine = b"A=1\0MUSTER_JOB_ID=train\0"
+    process(50, 1, mine)
+    process(51, 50)  # a child of the job's own, which cleared its environment
+    process(60, 1, b"MUSTER_JOB_ID=other\0")
+    process(61, 1, name="nv-hostengine")
+    holders = [Holder(pid, 100 * MIB) for pid in (50, 51, 60, 61, 99)]
+    memory, shown = Memory(), view([gpu(0), gpu(1)], holders={0: tuple(holders), 1: ()})
+    for now in (0.0, 60.0):
+        found = await judged("strangers", shown, memory, now, tmp_path, held={0: "train"})
+    assert codes(found) == [Code.GPU_STRANGER_PROCESS, Code.NODE_NOT_APPLICABLE]
+    assert "job train holds it" in found[0].reason and "pid 60" in found[0].reason
+    assert not any(f"pid {pid}" in found[0].reason for pid in (50, 51, 61, 99))
+
+
 # --- Ascend -----------------------------------------------------------------------------------------------------------
 
 
@@ -513,6 +612,32 @@ async def test_the_gravest_error_code_decides(reported, code, said):
     (found,) = await of_npu("npu-errors", npu_errors=reported)
     assert (found.code, found.status) == (code, EXPLANATIONS[code].status)
     assert said in found.reason
+
+
+async def test_an_error_code_that_comes_again_and_again():
+    memory = Memory()
+
+    async def at(now, *reported):
+        return codes(await of_npu("npu-errors", memory, now, npu_errors=reported))
+
+    # As long as it stays, and however many looks there are, it came once.
+    assert [await at(n * 30.0, 0x80E01801) for n in range(9)] == [[Code.NPU_ERROR_CODES]] * 9
+    assert await at(600) == [Code.NODE_OK]
+    assert await at(3600, 0x80E01801) == [Code.NPU_FAULT_REPEATED, Code.NPU_ERROR_CODES]
+    assert await at(7200) == [Code.NPU_FAULT_REPEATED]
+    assert await at(86_401) == [Code.NODE_OK]
+    # Others have other limits, or none.
+    for hour in range(4):
+        found = await at(100_000 + hour * 3600, 0x80E18005, 0x8C104E00)
+        assert (Code.NPU_FAULT_REPEATED in found) is (hour >= 2)
+        await at(100_100 + hour * 3600)
+
+
+async def test_what_npu_smi_does_not_tell_is_unknown():
+    partial = Health(temp_c=40.0, npu_health=0, partial=True)
+    for item in ("npu-errors", "npu-network", "ecc"):
+        (found,) = await judged(item, view([npu(0)], {0: partial}))
+        assert (found.code, found.status) == (Code.NODE_NOT_TOLD, Status.UNKNOWN), item
 
 
 async def test_error_codes_of_ones_own_go_before_musters():

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from muster.probes.cards.accelerator import SLOT
 from muster.probes.cards.driver import View
 from muster.probes.checks.result import Action, Code, Status
-from muster.probes.node import filesystems, infiniband, odd_processes, processes
+from muster.probes.node import filesystems, infiniband, nics, odd_processes, processes
 from muster.probes.node.filesystems import Mount, parse_mounts
 from muster.probes.node.infiniband import Port
 from muster.probes.node.memory import Memory
 from muster.probes.node.node_check import About
 from muster.probes.node.node_settings import NodeSettings
 from muster.probes.node.odd_processes import OddProcess, OddProcesses
-from tests.unit.node_looks import look
+from tests.unit.node_looks import look, view
 
 NOBODY = View(kind=SLOT)
 
@@ -462,3 +462,31 @@ async def test_this_very_node_can_be_looked_at():
     for rule in (*filesystems.RULES, *processes.RULES):
         if not rule.applies(at()):
             assert await rule.judge(at()), rule.check.item
+
+
+async def test_a_network_adapter_that_flaps_or_makes_errors(tmp_path):
+    net, memory = tmp_path / "sys/class/net", Memory()
+
+    def nic(name, changes, errors, real=True):
+        (net / name / "statistics").mkdir(parents=True, exist_ok=True)
+        if real:
+            (net / name / "device").mkdir(exist_ok=True)
+        (net / name / "carrier_changes").write_text(f"{changes}\n")
+        (net / name / "statistics/rx_crc_errors").write_text(f"{errors}\n")
+
+    async def at(now):
+        (rule,) = nics.RULES
+        found = await rule.judge(look(view([]), memory, now, tmp_path, nic_ignore="eth9"))
+        return {result.device: result.code for result in found}
+
+    for name in ("eth0", "eth1", "eth9"):
+        nic(name, 100, 1000)
+    nic("lo", 0, 0, real=False)
+    assert await at(0.0) == {"eth0": Code.NODE_OK, "eth1": Code.NODE_OK}
+    nic("eth0", 105, 1000)
+    nic("eth1", 100, 1061)
+    nic("eth9", 300, 9000)
+    assert await at(60.0) == {"eth0": Code.NODE_OK, "eth1": Code.NIC_LINK_ERRORS}
+    nic("eth0", 106, 1000)
+    assert (await at(120.0))["eth0"] is Code.NIC_FLAPPING
+    assert await at(50_000.0) == {"eth0": Code.NODE_OK, "eth1": Code.NODE_OK}

@@ -1,0 +1,91 @@
+"""`<state>/reset.json`: a reset that is under way, and how often each card was reset.
+
+It is on the disk before each step: a successor knows from it that the node is drained for a reset, what was changed and
+must be put back, and which program may still be at work.
+"""
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from muster.agent.host import state_file
+from muster.probes.kernel import process
+from muster.supervisors.paths import Root
+
+VERSION = 1
+#: Remembered cards; those whose last reset is the oldest are forgotten first.
+MAX_CARDS = 256
+DAY_S = 86_400.0
+
+
+class ResetRecord(msgspec.Struct, kw_only=True):
+    """One reset. `together`: the numbers of the cards that go with it; `persistent`: those whose persistence mode is
+    turned off for it, as nvidia-smi names them; `program`: pid and start time of the vendor's program."""
+
+    card: int
+    uuid: str
+    bus_id: str
+    together: list[int]
+    by: str
+    since: float
+    boot: str
+    step: str = ""
+    persistent: list[str] = []
+    program: tuple[int, int] | None = None
+
+    @property
+    def device(self) -> str:
+        """As people call it."""
+        return f"card {self.card}"
+
+
+class ResetState(msgspec.Struct):
+    """The file. `drain`: the reason of the drain that muster made for a reset, "" if it made none. `past`: when each
+    card was reset by itself, by UUID, in seconds since the epoch."""
+
+    version: int = VERSION
+    current: ResetRecord | None = None
+    drain: str = ""
+    past: dict[str, list[float]] = {}
+
+
+def path_of(root: Root) -> Path:
+    """Where the file is."""
+    return root.state / "reset.json"
+
+
+def read(path: Path) -> tuple[ResetState, str]:
+    """The file, and what is wrong with it: an unreadable one is set aside. Raises StartupError for one of a newer
+    musterd. Blocks."""
+    try:
+        return state_file.read(path, ResetState, VERSION), ""
+    except FileNotFoundError:
+        return ResetState(), ""
+    except (OSError, state_file.Damaged) as error:
+        trouble = f"{path}: {error}: if the node is drained for a reset, `muster node undrain` returns it to service"
+        try:
+            state_file.set_aside(path)
+        except OSError:
+            pass  # it is replaced by the next one
+        return ResetState(), trouble
+
+
+def note_past(state: ResetState, uuid: str, now: float) -> None:
+    """Counts a reset of a card by muster itself."""
+    recent = [at for at in state.past.get(uuid, []) if now - at < DAY_S]
+    others = sorted(((u, ats) for u, ats in state.past.items() if u != uuid and ats), key=lambda it: it[1][-1])
+    state.past = dict(others[-(MAX_CARDS - 1) :]) | {uuid: [*recent, now]}
+
+
+def today(state: ResetState, uuid: str) -> int:
+    """How often it was reset by muster itself within a day."""
+    return sum(0 <= time.time() - at < DAY_S for at in state.past.get(uuid, []))
+
+
+def at_work(record: ResetRecord) -> bool:
+    """Whether the vendor's program of this reset still runs."""
+    if record.program is None or record.boot != process.boot_id():
+        return False
+    stat = process.read_stat(record.program[0])
+    return stat is not None and stat.start == record.program[1] and stat.state not in "ZX"

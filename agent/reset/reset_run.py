@@ -1,0 +1,395 @@
+"""The reset of a card, step by step.
+
+Before the vendor's program begins, a step that fails puts everything back. From then on the state of the card is
+unknown until all tests have passed: a failure leaves the node drained and says how to go on. The record of what is
+under way is on the disk before each step.
+"""
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+
+import anyio
+import structlog
+
+from muster.agent import text, threads
+from muster.agent.errors import MusterError
+from muster.agent.events.event_store import Event
+from muster.agent.host import state_file
+from muster.agent.node import active_look
+from muster.agent.node.conditions import READING
+from muster.agent.node.health import ACTIVE_ITEMS
+from muster.agent.reset import reset_file
+from muster.agent.reset.reset_file import ResetRecord, ResetState
+from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep, StepStatus
+from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card
+from muster.probes.cards.driver import View, What
+from muster.probes.cards.reset import device_holders, reset_program
+from muster.probes.checks.card_checks import CardsWanted
+from muster.probes.checks.codes import EXPLANATIONS
+from muster.probes.checks.result import CheckResult, Code, Status, numbers
+from muster.probes.kernel import process
+
+#: In seconds: between two looks at jobs and holders; for calls in the driver to return; for other programs to let go of
+#: the card (an `nvidia-smi` that somebody calls takes some); for a change of the persistence mode; between two looks at
+#: a card that starts.
+LOOK_S, LET_GO_S, HOLDERS_S, PERSISTENCE_S, RETURN_LOOK_S = 1.0, 15.0, 10.0, 60.0, 1.0
+#: DCMI's boot status of a chip that has started.
+_BOOTED = 16
+
+_log = structlog.get_logger(__name__)
+
+
+class StepFailed(Exception):
+    """Raised when a step failed; the message is a sentence without a full stop."""
+
+
+class StepSkipped(Exception):
+    """Raised when there was nothing to do, or what could not be done is no reason to stop. The message says which."""
+
+
+class ResetRun:
+    """One reset. `run` may be cancelled at the end of the daemon; the record then says where it was."""
+
+    def __init__(
+        self, parts: ResetParts, state: ResetState, record: ResetRecord, cards: tuple[Card, ...], request: ResetRequest
+    ) -> None:
+        """`cards`: those that the program must name, the card itself among them. `state` has `record` as its current
+        one, and is written to the disk here."""
+        self.record = record
+        self.progress = ResetProgress()
+        self._parts = parts
+        self._state = state
+        self._cards = cards
+        self._request = request
+        self._path = reset_file.path_of(parts.root)
+        self._cancelled_by = ""
+        #: The driver is closed; the program was started; numbers of the cards after the reset.
+        self._closed = self._begun = False
+        self._now: list[int] = list(record.together)
+
+    @property
+    def step(self) -> ResetStep:
+        """The present one."""
+        return ResetStep(self.record.step or ResetStep.DRAIN)
+
+    def cancel(self, by: str) -> bool:
+        """Ends it, if it still waits for jobs. False: it is too late."""
+        if self._closed or self.step not in (ResetStep.DRAIN, ResetStep.JOBS):
+            return False
+        self._cancelled_by = by
+        return True
+
+    async def run(self) -> None:
+        """All steps; what goes wrong is told, and never raised."""
+        try:
+            await self._do(ResetStep.DRAIN, self._drain)
+            await self._do(ResetStep.JOBS, self._wait_for_jobs)
+            await self._do(ResetStep.CLOSE, self._close)
+            await self._do(ResetStep.PERSISTENCE_OFF, self._persistence_off)
+            await self._do(ResetStep.HOLDERS, self._wait_for_holders)
+            await self._do(ResetStep.RESET, self._reset)
+            await self._do(ResetStep.OPEN, self._open)
+            await self._do(ResetStep.PERSISTENCE_ON, self._persistence_on)
+            await self._do(ResetStep.CHECK, self._check)
+            await self._do(ResetStep.ACTIVE, self._test)
+            await self._do(ResetStep.UNDRAIN, self._undrain)
+        except StepFailed as failure:
+            await self._give_up(failure)
+        else:
+            stays = self._parts.health.drain is not None
+            after = "the node stays drained, as it was before" if stays else "the node takes jobs again"
+            await self._end(StepStatus.COMPLETED, f"the reset of {self._names()} is complete: {after}")
+
+    # --- before ------------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> str:
+        drain = self._parts.health.drain
+        if drain is not None and drain.reason != self._state.drain:
+            raise StepSkipped(f"{drain.by} drained the node before, and it stays so: {drain.reason}")
+        self._state.drain = f"reset of {self._names()}"
+        await self._save()
+        await self._parts.health.set_drain(self._state.drain, self._request.by)
+        return "the node takes no new jobs"
+
+    async def _wait_for_jobs(self) -> str:
+        leasing = self._parts.registry.leasing
+        end, told, stopped = anyio.current_time() + self._request.wait_s, "", set[str]()
+        while True:
+            if self._cancelled_by:
+                raise StepFailed(f"{self._cancelled_by} cancelled it")
+            held = {lease.job_id: lease for lease in leasing.all() if lease.job_id and self._mine(lease.card)}
+            if leasing.settled.is_set() and not held:
+                return "no job holds it" if not told else "its jobs have ended"
+            who = "; ".join(one.held_by or f"job {job} holds card {one.card.index}" for job, one in held.items())
+            who = who or "jobs of an earlier musterd are looked for"
+            if who != told:
+                self.progress.tell(self.step, StepStatus.WAITING, told := who)
+            if self._request.stop_jobs:
+                for job in held.keys() - stopped:
+                    stopped.add(job)
+                    await self._stop(job)
+            elif anyio.current_time() >= end:
+                after = f" after {text.span(self._request.wait_s)}" if self._request.wait_s else ""
+                raise StepFailed(f"{who}{after}: wait for its end (--wait), or have it stopped (--stop)")
+            with anyio.move_on_after(LOOK_S):
+                await leasing.wait_change()
+
+    def _mine(self, card: Card) -> bool:
+        return card.index in self.record.together or card.parent in self.record.together
+
+    async def _stop(self, job_id: str) -> None:
+        registry, why = self._parts.registry, f"{self.record.device} is to be reset"
+        try:
+            entry = await registry.get(job_id)
+            if entry.damaged:
+                await registry.stop_damaged(entry, None, self._request.by, why)
+            else:
+                await registry.stop(job_id, None, self._request.by, why)
+        except MusterError as error:
+            self.progress.tell(self.step, StepStatus.WAITING, f"job {job_id} cannot be stopped now: {error}")
+
+    async def _close(self) -> str:
+        driver = self._parts.driver
+        # Soon after another reset, or the daemon's start, the view knows nothing of the modes yet.
+        self.record.persistent = _persistent(await driver.refresh(What.HEALTH), self._cards)
+        self._closed = True
+        if not await driver.let_go(f"musterd has closed the driver for the reset of {self._names()}", LET_GO_S):
+            raise StepFailed(
+                "a call to the driver does not return, so musterd holds it open: start musterd anew (jobs run on), and"
+                " reset the card then; if that fails, reboot"
+            )
+        return "musterd holds no card open"
+
+    async def _persistence_off(self) -> str:
+        if not self.record.persistent:
+            raise StepSkipped("persistence mode is off")
+        ended = await reset_program.set_persistence(self.record.persistent, False, PERSISTENCE_S, self._note_program)
+        self.record.program = None
+        if ended.trouble:
+            raise StepSkipped(f"{ended.trouble}; the driver may refuse the reset for it")
+        return "persistence mode is off until the reset is over"
+
+    async def _wait_for_holders(self) -> str:
+        nodes = {card.node for card in self._cards if card.node}
+        end = anyio.current_time() + HOLDERS_S
+        while True:
+            found = await threads.run(device_holders.holders, nodes)
+            if not found.holders:
+                hidden = f"; {found.hidden} processes cannot be looked at without root" if found.hidden else ""
+                return f"no process has it open{hidden}"
+            if anyio.current_time() >= end:
+                break
+            await anyio.sleep(LOOK_S)
+        names = "; ".join("musterd itself" if it.pid == os.getpid() else str(it) for it in found.holders[:8])
+        if self._request.force:
+            raise StepSkipped(f"tried all the same: it is held open by {names}")
+        raise StepFailed(f"it is held open by {names}: end them, and reset the card then")
+
+    # --- the reset, and after it -------------------------------------------------------------------------------------
+
+    async def _reset(self) -> str:
+        self._begun = True
+        limit = self._parts.config().reset.program_s
+        ended = await reset_program.reset(self._cards, limit, self._note_program)
+        self.record.program = None
+        if ended.trouble:
+            reboot = ": only a reboot ends it" if ended.lives else ""
+            raise StepFailed(f"{ended.trouble}{reboot}")
+        return f"{reset_program.name(self._cards[0].kind)} reset {self._names()}"
+
+    def _note_program(self, pid: int) -> None:
+        """In the thread of the program: on the disk as soon as it runs."""
+        stat = process.read_stat(pid)
+        self.record.program = (pid, stat.start if stat is not None else 0)
+        try:
+            state_file.write(self._path, self._state)
+        except OSError as error:
+            _log.warning("reset.unwritten", path=str(self._path), error=str(error))
+
+    async def _open(self) -> str:
+        settings, driver = self._parts.config().reset, self._parts.driver
+        if self._cards[0].kind == ASCEND:
+            await anyio.sleep(settings.settle_s)
+        end = anyio.current_time() + settings.return_s
+        await driver.take_again()
+        self._closed = False
+        while True:
+            found = [self._number(driver.view, card) for card in self._cards]
+            self._now = [number for number in found if number is not None]
+            await driver.refresh(What.HEALTH, self._now)
+            missing = [self._why_absent(driver.view, card) for card in self._cards]
+            if not any(missing):
+                return "every card of the reset answers"
+            if anyio.current_time() >= end:
+                why = next(filter(None, missing))
+                raise StepFailed(f"{why}, {text.span(settings.return_s)} after the reset: reboot, or power-cycle it")
+            await anyio.sleep(RETURN_LOOK_S)
+            await driver.open()
+
+    @staticmethod
+    def _number(view: View, card: Card) -> int | None:
+        """Its number now: the driver may count anew."""
+        same = (i for i, it in view.whole.items() if (card.uuid and it.uuid == card.uuid) or it.bus_id == card.bus_id)
+        return next(same, None)
+
+    def _why_absent(self, view: View, card: Card) -> str:
+        """Empty: it is there, and answers."""
+        number = self._number(view, card)
+        if view.driver is not None:
+            return f"the driver does not answer: {view.driver.text}"
+        if number is None:
+            return f"{card.uuid or card.bus_id} did not come back"
+        if number in view.sick:
+            return f"card {number} does not answer: {view.sick[number].text}"
+        health = view.health.get(number)
+        if health is None:
+            return f"card {number} does not answer"
+        boot = health.value.npu_boot
+        return f"card {number} has not started (boot status {boot})" if boot not in (None, _BOOTED) else ""
+
+    async def _persistence_on(self) -> str:
+        if not self.record.persistent:
+            raise StepSkipped("persistence mode was off")
+        ended = await reset_program.set_persistence(self.record.persistent, True, PERSISTENCE_S)
+        names, self.record.persistent = ",".join(self.record.persistent), []
+        if ended.trouble:
+            raise StepSkipped(f"{ended.trouble}: `nvidia-smi -pm 1 -i {names}` turns it on")
+        return "persistence mode is on again"
+
+    async def _check(self) -> str:
+        health, by = self._parts.health, f"the reset by {self._request.by}"
+        mine = [c for c in health.conditions if c.card in self._now and not c.injected]
+        for code, device in {(c.code, c.device) for c in mine if EXPLANATIONS[Code(c.code)].reset_ends}:
+            await health.clear(code, device, by)
+        results = await health.look((), self._now)
+        found = {(str(r.code), r.device) for r in results}
+        # Otherwise it lasts for some looks more: a reading that comes and goes was not reset.
+        mine = [c for c in health.conditions if c.card in self._now and not c.injected and c.item not in ACTIVE_ITEMS]
+        for code, device in {(c.code, c.device) for c in mine if c.clears == READING} - found:
+            await health.clear(code, device, by)
+        self._refuse_grave(results)
+        return "the checks find nothing grave about it"
+
+    async def _test(self) -> str:
+        from muster.probes.active.card_limits import BadLimits  # only here: most daemons never test a card
+
+        config, driver = self._parts.config(), self._parts.driver
+        if not config.reset.active or self._request.skip_active:
+            raise StepSkipped("switched off")
+        wanted, past = CardsWanted(indices=tuple(self._now)), self._parts.root.state / "active.json"
+        try:
+            results, trouble = await active_look.look(driver, wanted, config.active, past)
+        except (OSError, BadLimits) as error:
+            raise StepSkipped(f"limits_file of [active]: {error}") from None
+        await self._parts.health.report(results, self._request.by)
+        self._refuse_grave(results)
+        if untested := [r for r in results if r.code is Code.ACTIVE_NOT_RUN]:
+            raise StepSkipped(untested[0].reason)
+        return trouble or "; ".join(f"{r.item} {r.observed}" for r in results[:3])
+
+    def _refuse_grave(self, results: list[CheckResult]) -> None:
+        grave = [r for r in results if r.status is Status.CRITICAL and r.card in self._now]
+        if grave:
+            raise StepFailed("; ".join(f"{r.device}: {r.code}: {r.reason}" for r in grave[:4]))
+
+    async def _undrain(self) -> str:
+        drain = self._parts.health.drain
+        if drain is None or drain.reason != self._state.drain:
+            raise StepSkipped("muster did not drain the node" if drain is not None else "the node is not drained")
+        await self._parts.health.undrain(self._request.by)
+        self._state.drain = ""
+        return "the node takes jobs"
+
+    # --- telling, recording, going back -------------------------------------------------------------------------------
+
+    async def _do(self, step: ResetStep, work: Callable[[], Awaitable[str]]) -> None:
+        """Raises StepFailed."""
+        self.record.step = step
+        self.progress.tell(step, StepStatus.BEGUN, "")
+        try:
+            await self._save()
+            self._tell(StepStatus.DONE, await work())
+        except StepSkipped as skipped:
+            self._tell(StepStatus.SKIPPED, str(skipped))
+        except Exception as error:
+            if not isinstance(error, StepFailed | MusterError | OSError):
+                _log.exception("reset.failed", step=step)  # a defect must not end the daemon, nor leave the node as is
+            why = str(error) if isinstance(error, StepFailed | MusterError | OSError) else f"a defect: {error!r}"
+            self._tell(StepStatus.FAILED, why)
+            raise StepFailed(why) from None
+
+    async def _save(self) -> None:
+        """Raises StepFailed while nothing was changed yet: later the work goes on without."""
+        try:
+            await threads.run(state_file.write, self._path, self._state)
+        except OSError as error:
+            if not self._closed and not self._begun:
+                raise StepFailed(f"{self._path}: cannot be written: {error.strerror or error}: make room") from None
+            _log.warning("reset.unwritten", path=str(self._path), error=str(error))
+
+    async def _give_up(self, failure: StepFailed) -> None:
+        """Puts back what was changed; whether the node takes jobs depends on how far it came."""
+        if self.record.persistent:
+            await reset_program.set_persistence(self.record.persistent, True, PERSISTENCE_S)
+        self.record.persistent = []
+        if self._closed:
+            await self._parts.driver.take_again()
+        again = f"`muster node reset {self.record.card}` tries again"
+        if self._begun:
+            if self._state.drain:
+                self._state.drain = f"the reset of {self._names()} failed: {failure}"[:1000]
+                await self._drain_quietly(self._state.drain)
+            how = f"the node stays drained: {again}, `muster node undrain` takes it into service as it is"
+        else:
+            drain = self._parts.health.drain
+            if drain is not None and drain.reason == self._state.drain:
+                await self._drain_quietly("")
+            self._state.drain = ""
+            how = f"nothing was changed, and the node is in service as before: {again}"
+        await self._end(StepStatus.GIVEN_UP, f"the reset of {self._names()} failed: {failure}: {how}")
+
+    async def _drain_quietly(self, reason: str) -> None:
+        """It holds even if it could not be stored."""
+        try:
+            if reason:
+                await self._parts.health.set_drain(reason, self._request.by)
+            else:
+                await self._parts.health.undrain(self._request.by)
+        except MusterError as error:
+            _log.warning("reset.drain_unwritten", error=str(error))
+
+    async def _end(self, status: StepStatus, message: str) -> None:
+        self._state.current = None
+        try:
+            await threads.run(state_file.write, self._path, self._state)
+        except OSError as error:
+            _log.warning("reset.unwritten", path=str(self._path), error=str(error))
+        self._tell(status, message)
+
+    def _tell(self, status: StepStatus, message: str) -> None:
+        """To who follows, as an event, and in the daemon's log."""
+        self.progress.tell(self.step, status, message)
+        facts = {
+            "card": str(self.record.card),
+            "uuid": self.record.uuid,
+            "step": str(self.step),
+            "status": str(status),
+            "by": self._request.by,
+        }
+        (_log.warning if status is StepStatus.FAILED else _log.info)("node.reset", text=message, **facts)
+        whole = message if status.last else f"reset of {self._names()}: {self.step}: {status}: {message}"
+        self._parts.events.append([(None, Event(time.time(), "node.reset", message=whole, attributes=facts))])
+
+    def _names(self) -> str:
+        several = len(self.record.together) > 1
+        return f"cards {numbers(self.record.together)}" if several else self.record.device
+
+
+def _persistent(view: View, cards: tuple[Card, ...]) -> list[str]:
+    """Those in persistence mode, as nvidia-smi names them. A sick card that does not tell has it as the others have."""
+    if cards[0].kind != NVIDIA:
+        return []
+    told = {index: seen.value.persistence for index, seen in view.health.items() if seen.value.persistence is not None}
+    usual = any(told.values())
+    return [reset_program.named(card) for card in cards if told.get(card.index, usual)]

@@ -1,0 +1,265 @@
+"""Resets of cards: one at a time for the whole node, since the driver is closed meanwhile.
+
+A reset goes on whoever leaves. A daemon that ends in the middle leaves `reset.json`, by which the next one puts back
+what it can, keeps the node drained and says how to go on.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from muster.agent import threads
+from muster.agent.errors import CannotReset, MusterError, NoSuchCard, ResetUnderWay
+from muster.agent.events.event_store import Event
+from muster.agent.host import state_file
+from muster.agent.node.conditions import clock
+from muster.agent.reset import reset_file
+from muster.agent.reset.reset_file import ResetRecord, ResetState
+from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest
+from muster.probes.cards.accelerator import Card
+from muster.probes.kernel import process
+
+if TYPE_CHECKING:  # nearly no daemon ever resets a card
+    from muster.agent.reset.reset_run import ResetRun
+    from muster.probes.cards.reset.reset_group import ResetPlan
+
+#: Seconds between two looks for a card that is to be reset by itself.
+AUTOMATIC_S = 5.0
+#: ... and whether a program of an earlier daemon has ended; for a change of the persistence mode.
+LOOK_S, PERSISTENCE_S = 1.0, 60.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Resets:
+    """Belongs to one event loop. `load`, then `run` make it usable."""
+
+    def __init__(self, parts: ResetParts) -> None:
+        self._parts = parts
+        self._path = reset_file.path_of(parts.root)
+        self._state = ResetState()
+        self._run: ResetRun | None = None
+        self._group: TaskGroup | None = None
+        #: A sentence about a file that could not be read.
+        self._damage = ""
+        #: The reset that an earlier daemon did not finish.
+        self._left: ResetRecord | None = None
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator."""
+        found = [self._damage] if self._damage else []
+        return [*found, _interrupted(self._left)] if self._left is not None else found
+
+    @property
+    def running(self) -> "ResetRun | None":
+        """The reset that is under way."""
+        return self._run
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    async def start(self, name: str, request: ResetRequest) -> ResetProgress:
+        """Begins the reset of a card (its number, UUID, serial number or bus id), which goes on whoever follows it.
+
+        Raises ResetUnderWay, NoSuchCard, CannotReset; then nothing was changed.
+        """
+        from muster.probes.cards.reset import reset_group
+
+        self._refuse_second()
+        card = await self._card(name)
+        plan = await threads.run(reset_group.plan, self._parts.driver.view, card.index)
+        self._refuse(card, plan, request)
+        self._refuse_second()  # somebody may have begun one meanwhile
+        self._begin(card, plan, request)
+        assert self._run is not None
+        return self._run.progress
+
+    def cancel(self, by: str) -> ResetProgress:
+        """Ends a reset that still waits for jobs. Raises ResetUnderWay where none does."""
+        if self._run is None:
+            raise ResetUnderWay("no card of this node is being reset")
+        if not self._run.cancel(by):
+            card, step = self._run.record.card, self._run.step
+            raise ResetUnderWay(f"card {card} is being reset (step {step}): too late to cancel it, wait for its end")
+        return self._run.progress
+
+    def refuse_undrain(self) -> None:
+        """Raises ResetUnderWay while a card is being reset: jobs would start while the driver is closed."""
+        if self._run is not None:
+            record = self._run.record
+            raise ResetUnderWay(
+                f"{record.device} is being reset by {record.by} (step {self._run.step}): wait for its end, or while it"
+                " waits for jobs cancel it: `muster node reset --cancel`"
+            )
+
+    async def undrained(self) -> None:
+        """The node was taken into service: what an interrupted reset left is over with that."""
+        if self._left is None and not self._state.drain:
+            return
+        self._left, self._state.current, self._state.drain = None, None, ""
+        await self._write()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Reads what an earlier daemon left. Raises StartupError."""
+        self._state, self._damage = await threads.run(reset_file.read, self._path)
+        self._left = self._state.current
+
+    async def settle(self) -> None:
+        """After an interrupted reset: waits for the vendor's program that it began, as long as that may take, and puts
+        the persistence mode back. Before that nobody may open the driver."""
+        record = self._left
+        if record is None:
+            return
+        end = time.time() + self._parts.config().reset.program_s
+        while True:
+            if not await threads.run(reset_file.at_work, record) or time.time() >= end:
+                break
+            await anyio.sleep(LOOK_S)
+        if record.persistent and record.boot == process.boot_id():
+            from muster.probes.cards.reset import reset_program
+
+            ended = await reset_program.set_persistence(record.persistent, True, PERSISTENCE_S)
+            if ended.trouble:
+                _log.warning("reset.persistence", error=ended.trouble)
+        record.persistent, record.program = [], None
+        await self._write()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Carries resets out until cancelled."""
+        async with anyio.create_task_group() as self._group:
+            await self._tell_interrupted()
+            task_status.started()
+            while True:
+                await anyio.sleep(AUTOMATIC_S)
+                if self._parts.config().reset.codes:
+                    await self._start_by_itself()
+
+    async def _tell_interrupted(self) -> None:
+        record = self._left
+        if record is None:
+            return
+        drain = self._parts.health.drain
+        message = _interrupted(record)
+        if drain is None or drain.reason == self._state.drain:
+            self._state.drain = message[:1000]
+            try:
+                await self._parts.health.set_drain(self._state.drain, record.by)
+            except MusterError as error:
+                _log.warning("reset.drain_unwritten", error=str(error))
+            await self._write()
+        facts = {"card": str(record.card), "uuid": record.uuid, "step": record.step, "status": "given up"}
+        facts["by"] = record.by
+        self._parts.events.append([(None, Event(time.time(), "node.reset", message=message, attributes=facts))])
+
+    # --- beginning ----------------------------------------------------------------------------------------------------
+
+    def _refuse_second(self) -> None:
+        if self._run is not None:
+            record = self._run.record
+            raise ResetUnderWay(
+                f"{record.device} is being reset by {record.by} since {clock(record.since)} (step {self._run.step}):"
+                " wait for its end; `muster events -f` shows it"
+            )
+        if self._left is not None and self._left.program is not None:
+            raise ResetUnderWay(f"the program of an interrupted reset (pid {self._left.program[0]}) still runs: wait")
+
+    async def _card(self, name: str) -> Card:
+        view = await self._parts.driver.ready()
+        for index, card in view.cards.items():
+            if name.lower() in (str(index), card.uuid.lower(), card.bus_id, card.serial.lower()):
+                return card
+        have = ", ".join(map(str, view.cards)) or "none"
+        raise NoSuchCard(f"card {name!r}: the cards of this node are {have}")
+
+    def _refuse(self, card: Card, plan: "ResetPlan", request: ResetRequest) -> None:
+        from muster.probes.cards.reset import reset_program
+
+        if plan.refusal:
+            raise CannotReset(f"card {card.index}: {plan.refusal}")
+        if plan.doubt and not request.force:
+            raise CannotReset(f"card {card.index}: {plan.doubt}; --force resets it all the same")
+        if not reset_program.find(card.kind):
+            name = reset_program.name(card.kind)
+            raise CannotReset(f"card {card.index}: {name}, which resets it, is not found in PATH: install it")
+
+    def _begin(self, card: Card, plan: "ResetPlan", request: ResetRequest) -> None:
+        from muster.agent.reset.reset_run import ResetRun
+
+        assert self._group is not None, "run comes first"
+        record = ResetRecord(
+            card=card.index,
+            uuid=card.uuid,
+            bus_id=card.bus_id,
+            together=list(plan.together),
+            by=request.by,
+            since=time.time(),
+            boot=process.boot_id(),
+        )
+        self._left, self._state.current = None, record
+        cards = tuple(self._parts.driver.view.cards[index] for index in plan.command)
+        self._run = ResetRun(self._parts, self._state, record, cards, request)
+        text = f"it is being reset by {request.by}"
+        self._parts.registry.leasing.reserve(dict.fromkeys(plan.together, text))
+        self._group.start_soon(self._carry_out, self._run, name=f"reset of card {card.index}")
+
+    async def _carry_out(self, run: "ResetRun") -> None:
+        try:
+            await run.run()
+        finally:
+            self._run = None
+            self._parts.registry.leasing.reserve({})
+
+    # --- by itself ----------------------------------------------------------------------------------------------------
+
+    async def _start_by_itself(self) -> None:
+        """The first card that a condition of the settings names, if nothing stands in the way."""
+        if self._run is not None or self._left is not None or self._parts.health.drain is not None:
+            return
+        wanted = self._parts.config().reset.codes
+        for condition in self._parts.health.conditions:
+            named = condition.code in wanted and not condition.injected
+            if named and condition.card is not None and await self._tried(condition.card, condition.code):
+                return
+
+    async def _tried(self, index: int, code: str) -> bool:
+        from muster.probes.cards.reset import reset_group
+
+        view = self._parts.driver.view
+        card = view.cards.get(index)
+        if card is None or reset_file.today(self._state, card.uuid) >= self._parts.config().reset.most_a_day:
+            return False
+        plan = await threads.run(reset_group.plan, view, index)
+        held = {lease.card.index for lease in self._parts.registry.leasing.all() if lease.job_id}
+        if held & set(plan.together):
+            return False
+        request = ResetRequest(by=f"musterd, for {code} (codes in [reset])")
+        try:
+            self._refuse(card, plan, request)
+        except CannotReset as error:
+            _log.info("reset.not_by_itself", card=index, why=str(error))
+            return False
+        if self._run is not None:
+            return True
+        reset_file.note_past(self._state, card.uuid, time.time())
+        self._begin(card, plan, request)
+        return True
+
+    async def _write(self) -> None:
+        try:
+            await threads.run(state_file.write, self._path, self._state)
+        except OSError as error:
+            _log.warning("reset.unwritten", path=str(self._path), error=str(error))
+
+
+def _interrupted(record: ResetRecord) -> str:
+    rebooted = "" if record.boot == process.boot_id() else ", and the node has rebooted since"
+    return (
+        f"the reset of {record.device} by {record.by} was interrupted in the step {record.step or 'drain'}, as musterd"
+        f" ended{rebooted}: `muster node reset {record.card}` begins it anew, `muster node undrain` takes the node into"
+        " service as it is"
+    )

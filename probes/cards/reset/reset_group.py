@@ -1,0 +1,111 @@
+"""Which cards a reset of one takes along, and why a card cannot be reset at all.
+
+NVIDIA's rules are those of nvidia-smi's manual (--gpu-reset); Ascend's are those of mind-cluster's hot reset and of
+Huawei's pages about npu-smi. Where nothing is known the group is too large rather than too small: a card outside it
+that a reset took along would take a job along.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card, Trouble
+from muster.probes.cards.fabric_manager import is_running
+from muster.probes.cards.view import View
+from muster.probes.kernel import pci
+from muster.probes.kernel.dataclass import dataclass
+
+#: From compute capability 8.0 (Ampere) on, a card with NVLinks can be reset alone; with NVSwitches and 8.x only while
+#: the fabric manager runs.
+_AMPERE, _HOPPER = 8, 9
+#: PCI's numbers: NVIDIA's NVSwitches are bridges; Huawei's chips by their generation.
+_NVIDIA_VENDOR, _SWITCH_CLASS = "0x10de", "0x0680"
+_ASCEND_VENDOR, _ASCEND_CLASS = "0x19e5", "0x1200"
+_910A, _910B, _910C = "0xd801", "0xd802", "0xd803"
+#: Chips that are reset together: mind-cluster's rings.
+_RINGS = {_910A: 4, _910B: 8}
+#: NVML's recovery actions that a reset does not satisfy.
+_REBOOTS = {2: "a reboot of the node", 7: "a reboot of the whole system"}
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """`together`: the numbers of the cards that the reset takes along, the card itself among them; `command`: those
+    that the vendor's program must name. `refusal`: why it is not possible; `doubt`: why it is of no use, which an
+    operator may override. Empty: neither."""
+
+    together: tuple[int, ...]
+    command: tuple[int, ...]
+    refusal: str = ""
+    doubt: str = ""
+
+
+def plan(view: View, index: int, sysfs: Path = pci.SYSFS, proc: Path = Path("/proc")) -> ResetPlan:
+    """Of a card that the view has. Blocks for a moment: it reads sysfs and /proc."""
+    card = view.cards[index]
+    if refusal := _refusal(view, card):
+        return ResetPlan((index,), (index,), refusal)
+    together = _nvidia(view, card, sysfs, proc) if card.kind == NVIDIA else _ascend(view.whole, card, sysfs)
+    # npu-smi resets the whole ring by one of its chips; nvidia-smi wants each card by its name.
+    command = together if card.kind == NVIDIA else (index,)
+    return ResetPlan(together, command, doubt=_doubt(view, index))
+
+
+def _refusal(view: View, card: Card) -> str:
+    if card.kind not in (NVIDIA, ASCEND):
+        return "it is a slot, not a card"
+    if card.parent is not None:
+        return f"it is a MIG instance of card {card.parent}: an instance cannot be reset"
+    if card.mig:
+        return "it is in MIG mode, and a reset would end its instances: end MIG mode first (`nvidia-smi -mig 0`)"
+    if card.guest:
+        return "it is a vGPU of a virtual machine: only its host can reset the card"
+    if not (card.bus_id or card.uuid or card.kind == ASCEND):
+        return "it has told neither its bus id nor its UUID"
+    return ""
+
+
+def _doubt(view: View, index: int) -> str:
+    sick, health = view.sick.get(index), view.health.get(index)
+    if sick is not None and sick.trouble in (Trouble.LOST, Trouble.ABSENT):
+        return f"it fell off the bus ({sick.text}): only a reboot, or a power cycle, brings it back"
+    wish = health.value.recovery_action if health is not None else None
+    if wish in _REBOOTS:
+        return f"the driver asks for {_REBOOTS[wish]} (recovery action {wish})"
+    return ""
+
+
+def _nvidia(view: View, card: Card, sysfs: Path, proc: Path) -> tuple[int, ...]:
+    generation = card.capability[0] if card.capability is not None else _HOPPER
+    if not card.peers or generation >= _HOPPER:
+        return (card.index,)  # where it needs others all the same, nvidia-smi names them
+    if generation >= _AMPERE and (not pci.devices(_NVIDIA_VENDOR, (_SWITCH_CLASS,), sysfs) or is_running(proc)):
+        return (card.index,)
+    return _linked(view.whole, card.index)
+
+
+def _linked(cards: Mapping[int, Card], index: int) -> tuple[int, ...]:
+    """The cards that are reached over links, from one to the next."""
+    found, more = set[int](), {index}
+    while more:
+        found |= more
+        more = {peer for one in more for peer in cards[one].peers if peer in cards} - found
+    return tuple(sorted(found))
+
+
+def _ascend(cards: Mapping[int, Card], card: Card, sysfs: Path) -> tuple[int, ...]:
+    known = {found.bus_id: found.device for found in pci.devices(_ASCEND_VENDOR, (_ASCEND_CLASS,), sysfs)}
+    chip = known.get(card.bus_id, "")
+    if chip in _RINGS:
+        ring = _RINGS[chip]
+        return tuple(sorted(i for i in cards if _physical(cards[i]) // ring == _physical(card) // ring))
+    if chip == _910C:  # both chips of a module
+        board = card.numbers.board
+        alike = [i for i in cards if board is not None and cards[i].numbers.board == board]
+        return tuple(sorted(alike)) or (card.index,)
+    if "950" in card.model:
+        return (card.index,)
+    return tuple(sorted(cards))  # nobody says which chips of an unknown kind go together
+
+
+def _physical(card: Card) -> int:
+    return card.index if card.numbers.physical is None else card.numbers.physical

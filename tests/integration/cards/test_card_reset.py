@@ -1,0 +1,204 @@
+"""`muster node reset` on fake cards, whose nvidia-smi refuses a card that anybody has open, as the real one does."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from muster.v1 import node_pb2, probe_pb2
+from tests.conftest import BIN, eventually
+from tests.fakes import build
+from tests.fakes.card import LOST
+from tests.fakes.cards import FakeCards
+
+STEPS = [
+    "drain", "jobs", "close", "persistence-off", "holders", "reset", "open", "persistence-on", "check", "active",
+    "undrain",
+]  # fmt: skip
+CONFIG = "[active]\nseconds = 0.01\n[health]\n"
+
+
+@pytest.fixture
+def cards(tmp_path):
+    with FakeCards.for_test(tmp_path / "cards", "nvidia", 4) as made:
+        made.install_nvidia_smi()
+        shutil.copy(build.library("cuda"), made.folder)
+        yield made
+        made.restore()
+
+
+def reset(daemon, *args):
+    """The exit code, and (step, status, text) of each message."""
+    done = daemon.cli("node", "reset", *args, "-o", "json")
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    return done.returncode, [(it["step"], it["status"], it.get("text", "")) for it in told], done.stderr
+
+
+def node(daemon):
+    return daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node
+
+
+def conditions(daemon):
+    return {(c.code, c.device) for c in node(daemon).conditions if c.device.startswith("card ")}
+
+
+def look(daemon, *items):
+    """Has the daemon look now."""
+    daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=items), timeout=60)
+    return conditions(daemon)
+
+
+def came_out(told):
+    return {step: status for step, status, _ in told if status not in ("begun", "waiting")}
+
+
+def test_a_sick_card_comes_back(make_daemon, cards):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    cards[2].remapped_pending = True
+    cards.xid(2, 46)
+    eventually(lambda: ("GPU_XID_RESET", "card 2") in conditions(daemon))
+    assert ("GPU_ROW_REMAP_PENDING", "card 2") in look(daemon, "row-remap")
+    code, told, notes = reset(daemon, "2")
+    assert code == 0, (told, notes)
+    assert list(came_out(told)) == STEPS
+    assert {*came_out(told).values()} == {"done", "completed"}, told
+    assert cards.resets == 1
+    bus = cards[2].bus_id
+    assert cards.program_calls == [
+        f"nvidia-smi -pm 0 -i {bus}", f"nvidia-smi --gpu-reset -i {bus}", f"nvidia-smi -pm 1 -i {bus}"
+    ]  # fmt: skip
+    assert not conditions(daemon) and not node(daemon).HasField("drain")
+    # The events tell the same, and the listener hears the card again.
+    assert "reset of card 2 is complete" in daemon.cli("events").stdout
+    assert daemon.cli("run", "--cards", "2,", "--", "true").returncode == 0
+    # Nothing is reported to who has not opened the driver yet.
+    eventually(lambda: cards.xid(2, 46) or ("GPU_XID_RESET", "card 2") in conditions(daemon))
+
+
+@pytest.mark.slow
+def test_a_job_is_waited_for_or_stopped_and_no_new_one_begins(make_daemon, cards):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    assert daemon.cli("start", "--job-id", "long", "--cards", "1,", "--", "sleep", "1000").returncode == 0
+    code, told, notes = reset(daemon, "1", "--wait", "0s")
+    assert code == 1 and came_out(told).get("jobs") == "given up"
+    assert "job long holds card 1" in notes and "in service as before" in notes
+    assert not node(daemon).HasField("drain") and not cards.resets
+    command = [BIN / "muster", "--root", daemon.folder, "node", "reset", "1"]
+    waiting = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    eventually(lambda: node(daemon).HasField("drain"))
+    assert "reset of card 1" in daemon.cli("start", "--cards", "1,", "--", "true").stderr
+    assert "being reset by" in daemon.cli("node", "reset", "1").stderr
+    assert daemon.cli("node", "reset", "2").returncode == 5
+    assert "wait for its end" in daemon.cli("node", "undrain").stderr
+    # The reset goes on without its client, and ends when somebody says so.
+    waiting.kill()
+    waiting.wait()
+    assert node(daemon).HasField("drain")
+    assert daemon.cli("node", "reset", "--cancel").returncode == 0
+    eventually(lambda: not node(daemon).HasField("drain"))
+    assert daemon.cli("node", "reset", "--cancel").returncode == 5
+    code, told, notes = reset(daemon, "1", "--stop", "--no-active")
+    assert code == 0, (told, notes)
+    assert came_out(told).get("active") == "skipped" and cards.resets == 1
+    assert daemon.cli("wait", "long").returncode == 143
+
+
+@pytest.mark.slow
+def test_a_failure_puts_back_what_was_changed_or_says_how(make_daemon, cards):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    # Somebody else's drain stays.
+    assert daemon.cli("node", "drain", "new cables").returncode == 0
+    cards.fail("nvidia-smi", 4)
+    code, told, notes = reset(daemon, "0")
+    assert code == 1 and came_out(told).get("reset") == "given up"
+    assert "ended with 4" in notes and "as root" in notes and "muster node undrain" in notes
+    assert node(daemon).drain.reason == "new cables"
+    cards.clear("nvidia-smi")
+    # A card that is wrong after it stays out of service.
+    (cards.folder / "cuda.plan").write_text(f"{cards[0].bus_id} wrong 1\n")
+    assert daemon.cli("node", "undrain").returncode == 0
+    code, told, notes = reset(daemon, "0")
+    assert code == 1 and came_out(told).get("active") == "given up", (told, notes)
+    assert "ACTIVE_WRONG_RESULT" in notes and "ACTIVE_WRONG_RESULT" in node(daemon).drain.reason
+    assert cards[0].persistence and cards.resets == 1
+    # The next one that succeeds takes the node into service again.
+    (cards.folder / "cuda.plan").write_text("")
+    assert daemon.cli("check", "clear", "ACTIVE_WRONG_RESULT").returncode == 0
+    assert reset(daemon, "0")[0] == 0
+    assert not node(daemon).HasField("drain")
+
+
+def test_what_cannot_be_reset_is_refused_and_nothing_changes(make_daemon, cards):
+    cards[1].virtualization = 2
+    cards[2].mig, cards[2].mig_count = 1, 2
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 6)
+    cards[3].lose(LOST)
+    assert ("GPU_LOST", "card 3") in look(daemon, "gpu-lost")
+    for card, why in (("1", "vGPU"), ("2", "MIG mode"), ("1200", "MIG instance"), ("3", "--force"), ("9", "cards of")):
+        done = daemon.cli("node", "reset", card)
+        assert done.returncode == 5 and why in done.stderr, done.stderr
+    assert not node(daemon).HasField("drain") and not cards.program_calls
+    os.unlink(cards.folder / "bin/nvidia-smi")
+    assert "not found in PATH" in daemon.cli("node", "reset", "0").stderr
+
+
+@pytest.mark.slow
+def test_a_daemon_that_dies_in_the_middle(make_daemon, cards):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    cards[0].persistence = False
+    cards.hang("nvidia-smi")
+    command = [BIN / "muster", "--root", daemon.folder, "node", "reset", "3"]
+    client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    eventually(lambda: "nvidia-smi" in cards.waits_in())
+    daemon.kill()
+    out, err = client.communicate(timeout=60)
+    assert client.returncode and "muster node" in err, (out, err)
+    daemon.restart()
+    found = node(daemon)
+    assert "interrupted in the step persistence-off" in found.drain.reason
+    assert any("muster node reset 3" in text for text in found.warnings)
+    cards.clear("nvidia-smi")
+    # Once the first program has ended, the mode is on again and the driver is open.
+    eventually(lambda: [it.model for it in node(daemon).cards] == [cards[0].model] * 4 and cards[3].persistence)
+    assert not cards[0].persistence
+    # Refused until what the first daemon left is put in order.
+    code, told, notes = eventually(lambda: (it := reset(daemon, "3"))[0] != 5 and it)
+    assert code == 0, (told, notes)
+    assert not node(daemon).HasField("drain") and not node(daemon).warnings
+    state = json.loads((daemon.folder / "state/reset.json").read_text())
+    assert not state.get("current") and not state["drain"]
+
+
+@pytest.mark.slow
+def test_a_card_is_reset_by_itself_for_named_codes(make_daemon, cards):
+    daemon = make_daemon(CONFIG + '[reset]\ncodes = ["GPU_XID_RESET"]\nmost_a_day = 1\n', cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    cards.xid(1, 46)
+    eventually(lambda: cards.resets == 1 and not node(daemon).HasField("drain"))
+    eventually(lambda: not conditions(daemon))
+    done = daemon.cli("events", "-o", "json").stdout
+    assert "codes in [reset]" in done
+    # Once a day is enough.
+    state = json.loads((daemon.folder / "state/reset.json").read_text())
+    assert len(state["past"][cards[1].uuid]) == 1
+
+
+@pytest.mark.slow
+def test_ascend_chips_go_together(make_daemon, tmp_path):
+    with FakeCards.for_test(tmp_path / "npus", "ascend", 4) as npus:
+        daemon = make_daemon(CONFIG + "[reset]\nsettle_s = 0\n", npus.env)
+        eventually(lambda: len(node(daemon).cards) == 4)
+        npus[2].error(0x80C78008)
+        assert ("NPU_FAULT_RESET", "card 2") in look(daemon, "npu-errors")
+        code, told, notes = reset(daemon, "2")
+        assert code == 0, (told, notes)
+        assert "reset of cards 0-3 is complete" in told[-1][2]
+        assert not conditions(daemon)
+        npus.restore()
