@@ -1,8 +1,9 @@
-"""The status line of `muster run`, as a person sees it."""
+"""What a person sees at a terminal: the status line of `muster run`, and `muster top` with its keys."""
 
 import os
 import re
 import subprocess
+import termios
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,19 @@ def test_a_pipe_and_a_file_get_the_bytes_of_the_rank_alone(shared: Daemon, tmp_p
         assert b"\x1b7" in terminal.raw
         assert all(line.startswith("muster: ") for line in terminal.lines)
     assert (tmp_path / "out").read_bytes() == wanted
+
+
+def test_top_shows_a_rank_at_a_key_and_leaves_the_terminal_as_it_was(shared: Daemon) -> None:
+    shared.run("sleep", "1000", job_id="keys", ranks=2)
+    shared.until_running("keys")
+    with Screen([MUSTER, "top", "keys"], 80, 24, env=_of(shared)) as terminal:
+        before = termios.tcgetattr(terminal.slave)
+        terminal.until(lambda seen: any(line.startswith("JOB keys  RUNNING") for line in seen))
+        terminal.until(lambda seen: seen[-1].startswith("j job  c card  r rank"))
+        terminal.type(b"rr")
+        terminal.until(lambda seen: any(line == "RANK 1 of job keys" for line in seen))
+        terminal.type(b"q")
+        assert terminal.end() == 0
+        assert terminal.raw.endswith(b"\x1b[?1049l")
+        assert termios.tcgetattr(terminal.slave) == before
+    shared.stop("keys", grace_s=0)
