@@ -119,6 +119,43 @@ def test_another_suffix_is_refused(node: Node, output: str) -> None:
     assert ".html, .md, .json or .yaml" in done.stderr
 
 
+def test_a_report_of_the_node_tells_what_runs_and_all_that_is_damaged(daemon: Daemon) -> None:
+    daemon.run("sleep", "1000", job_id="runs", ranks=2)
+    daemon.until_running("runs")
+    daemon.run("false", job_id="fails")
+    daemon.wait("fails")
+    assert daemon.cli("node", "drain", "a look").returncode == 0
+    found = json.loads(daemon.cli("report", "--node", "-o", "json").stdout)
+    jobs = {job["jobId"]: (job["state"], job["look"], job["end"] is None) for job in found["jobs"]}
+    assert jobs == {"runs": ("RUNNING", "running", True), "fails": ("FAILED", "failed", False)}
+    assert [(bar["end"], bar["text"].partition(" drained ")[2]) for bar in found["drains"]] == [
+        (None, "the node: a look")
+    ]
+    assert (
+        found["headline"].startswith("The node is drained; ")
+        and "2 jobs in 3 days, 1 of them failed" in found["headline"]
+    )
+    named = set(re.findall(r"`(\w+)`", Path("docs/reference/report.md").read_text()))
+    assert set(found) | set(found["jobs"][0]) <= named
+    assert daemon.cli("report", "--node", "runs").returncode == daemon.cli("report").returncode == 2
+    daemon.stop("runs", grace_s=0)
+    daemon.kill()
+    # Without a daemon, of what is left.
+    root = daemon.root
+    (root.state / "telemetry.db").write_bytes(b"x" * 5000)
+    (root.state / "telemetry.db-wal").unlink(missing_ok=True)
+    (root.state / "node.json").write_bytes(b"{")
+    journal = root.job("fails").journal
+    journal.write_bytes(journal.read_bytes()[:20] + b"\n" + journal.read_bytes()[21:])
+    segment = next(path for path in root.events.glob("*.log") if path.stat().st_size)
+    segment.write_bytes(segment.read_bytes()[:-30] + b"\0\xff\n")
+    done = daemon.cli("report", "--node", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    missing = "\n".join(json.loads(done.stdout)["unknown"])
+    for part in ("telemetry.db", "node.json", "job fails: ", "of the events"):
+        assert part in missing, part
+
+
 def test_a_job_is_named_by_its_folder_too(node: Node) -> None:
     for place in (str(node.root.job(JOB).folder), str(node.folder), f"{node.folder}/state/jobs/{JOB}/"):
         done = subprocess.run(
