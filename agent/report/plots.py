@@ -129,7 +129,7 @@ def _plot(
         )
         for place, one in enumerate(made)
     ]  # fmt: skip
-    return Plot(reading.name, reading.title, unit, reading.of, most, series, _sentence(series, unit))
+    return Plot(reading.name, reading.title, unit, reading.of, most, series, sentence(series, unit))
 
 
 def _has(one: FoundSeries, metric: int) -> bool:
@@ -159,7 +159,7 @@ def _rounded(step: Step | None, metric: int, place: int, scale: float) -> float 
     return round(value, 1 if value >= 10 else 2)
 
 
-def _sentence(series: Sequence[PlotSeries], unit: str) -> str:
+def sentence(series: Sequence[PlotSeries], unit: str) -> str:
     """What a picture shows, for those who do not see it."""
     several = (
         f"{len(series)} {'cards' if series[0].card is not None else 'ranks'}" if len(series) > 1 else series[0].name
@@ -177,6 +177,11 @@ def _sentence(series: Sequence[PlotSeries], unit: str) -> str:
             if others:
                 said += f", the others {_number(sum(others) / len(others))} {unit}"
     return said
+
+
+def factor(unit: str) -> float:
+    """How many of the basic unit one of this is: 1e9 for GB/s."""
+    return dict(_RATES).get(unit, 1.0)
 
 
 def last(values: Sequence[float | None]) -> float | None:

@@ -41,7 +41,7 @@ async def collect(root: Root, *, node: str = "", now: float | None = None) -> No
     events, missing = await _events(root, axis.begin)
     state, more = await threads.run(_state, root)
     entries, unread = await threads.run(node_jobs.read, root, axis.begin)
-    missing += [*more, *unread]
+    missing += [*more, *unread, *([source.trouble] if source.trouble else [])]
     series: list[JobSeries] = []
     drawn, trouble = await plots.of_node(source.telemetry.history, axis)
     try:
@@ -107,7 +107,8 @@ async def _events(root: Root, begin: float) -> tuple[list[Event], list[str]]:
             return [], [f"{root.events}: cannot be read: {error.strerror}: conditions, drains and losses are missing"]
         oldest += [event.time for event, _ in told[:1]]
         found = sorted((event for event, _ in told if chosen(event)), key=lambda event: event.time)
-        missing = [f"{source.damaged} lines of the events are damaged"] if source.damaged else []
+        lines = source.damaged
+        missing = [f"{root.events}: {_many(lines, 'line')} of the events cannot be read"] if lines else []
         if oldest and oldest[0] > begin + 3600.0:
             missing.append(f"the events begin {span(oldest[0] - begin)} after the begin of these days")
         return found, missing
