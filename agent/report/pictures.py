@@ -76,8 +76,14 @@ def _bars_lanes(report: JobReport, shades: str) -> Iterator[str]:
     axis = report.axis
     if report.attempts:
         text = "; ".join(f"{bar.name}: {bar.text or LOOKS.get(bar.look, '')}" for bar in report.attempts[-3:])
-        picture = svg.bars(report.attempts, axis, escaped(said_of("Attempts", report.attempts, axis)))
-        yield lane("Attempts", text, picture + names(report.attempts, axis), "thin")
+        label = escaped(said_of("Attempts", report.attempts, axis))
+        nodes = sorted({bar.rank for bar in report.attempts if bar.rank is not None})
+        if nodes:
+            picture = svg.rows(report.attempts, nodes, axis, label)
+            yield lane("Attempts", text, picture, "rows", height=max(28, 12 * len(nodes)))
+        else:
+            picture = svg.bars(report.attempts, axis, label)
+            yield lane("Attempts", text, picture + names(report.attempts, axis), "thin")
     if report.steps:
         picture = svg.bars(report.steps, axis, escaped(said_of("Steps", report.steps, axis)))
         text = ", ".join(dict.fromkeys(bar.name for bar in report.steps))

@@ -8,9 +8,9 @@ from typing import Self
 from muster.agent.cli import show
 from muster.agent.cli.client.calls import DaemonConnection
 from muster.agent.cli.exits import CommandFailed
-from muster.agent.cli.live.status_line import Part, StatusLine
+from muster.agent.cli.live.status_line import Part, StatusLine, clock
 from muster.agent.cli.live.step_rate import StepRate
-from muster.agent.text import clean, numbers, span
+from muster.agent.text import clean, numbers
 from muster.v1 import job_pb2, telemetry_pb2
 
 #: Seconds between two drawings, and between two questions to the daemon: until the ranks run, and then; for an answer.
@@ -110,11 +110,6 @@ def parts(
 def rate(steps: float) -> str:
     """3.2 steps/s; of slow ones 41 s/step."""
     return f"{steps:.3g} steps/s" if steps >= 1 else f"{1 / steps:.3g} s/step" if steps > 0 else "0 steps/s"
-
-
-def clock(seconds: float) -> str:
-    """A running time, in whole seconds at first."""
-    return f"{int(seconds)}s" if seconds < 60 else span(seconds)
 
 
 def _ranks(job: job_pb2.Job) -> str:

@@ -17,6 +17,7 @@ from typing import Self
 from muster.agent.cli import printing
 from muster.agent.cli.exits import StdoutFailed
 from muster.agent.cli.live.output_tail import LinePlace, OutputTail
+from muster.agent.text import span
 from muster.probes.kernel.dataclass import dataclass
 
 _SAVE, _RESTORE, _PLAIN = b"\x1b7", b"\x1b8", b"\x1b[0m"
@@ -178,6 +179,11 @@ class StatusLine:
         finally:
             if held:
                 self._one.release()
+
+
+def clock(seconds: float) -> str:
+    """A running time, in whole seconds at first."""
+    return f"{int(seconds)}s" if seconds < 60 else span(seconds)
 
 
 def _size() -> tuple[int, int]:

@@ -69,7 +69,10 @@ def merged(reports: Sequence[JobReport]) -> JobReport:
         ),
         axis=axis,
         facts=_facts(reports),
-        attempts=[_named(one, bar) for one in reports for bar in one.attempts],
+        # A row for each node: the attempts of all lie at the same time.
+        attempts=[
+            msgspec.structs.replace(_named(one, bar), rank=one.node_rank) for one in reports for bar in one.attempts
+        ],
         steps=[_named(one, bar) for one in reports for bar in one.steps],
         ranks=sorted((rank for one in reports for rank in one.ranks), key=lambda rank: rank.rank),
         rank_bars=[bar for one in reports for bar in one.rank_bars],

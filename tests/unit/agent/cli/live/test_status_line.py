@@ -109,3 +109,15 @@ def test_places_that_are_not_certain_are_left_alone() -> None:
         is place("\x9bH".encode())
         is LinePlace.NEVER
     )
+
+
+def test_long_work_shows_for_how_long_it_has_gone_on_below_its_messages() -> None:
+    code = (
+        "from muster.agent.cli.live.work_line import working; from muster.agent.cli.printing import emit, note\n"
+        "with working('testing the cards'):\n    note('card 1 is slow'); input()\nemit('a table\\n')"
+    )
+    with Screen([sys.executable, "-c", code], env={}) as terminal:
+        terminal.until(lambda seen: seen[-2:] == ["muster: card 1 is slow", "testing the cards  1s"])
+        terminal.type(b"\n")
+        assert terminal.end() == 0
+        assert terminal.lines[-1] == "a table" and terminal.raw.count(b"testing") >= 2
