@@ -19,6 +19,7 @@ from muster.agent.events.event_store import Event, EventStore
 from muster.agent.hang import kept_stacks
 from muster.agent.jobs import entry as job_entry
 from muster.agent.report import gathering, on_disk, writing
+from muster.agent.report.node import node_gathering, node_writing
 from muster.agent.telemetry.history.history_db import Database
 from muster.agent.telemetry.history.history_rows import (
     CARD_MEM,
@@ -63,19 +64,23 @@ HOSTILE = (
 class SampleJob:
     """A job that is being written: `at` is how long it has run, in seconds since its acceptance."""
 
-    def __init__(self, folder: Path, name: str, spec: JobSpec, cards: int, ranks: int) -> None:
+    def __init__(
+        self, folder: Path, name: str, spec: JobSpec, cards: int, ranks: int, *, first: int = 0, at: float = 0.0
+    ) -> None:
+        """`first`: its first card; `at`: of its acceptance."""
         self.root, self.name, self.spec = Root.under(folder), name, spec
-        self.cards, self.ranks = cards, ranks
+        self.cards, self.ranks, self.first, self.accepted = cards, ranks, first, at
         self.records: list[Record] = []
         self.more: list[Event] = []
         for path in (self.root.state, self.root.events, self.root.log, self.root.job(name).folder):
             path.mkdir(parents=True, exist_ok=True)
-        devices = list(range(ranks)) if not cards else [rank % cards for rank in range(ranks)]
+        devices = list(range(ranks)) if not cards else [first + rank % cards for rank in range(ranks)]
+        held = list(range(first, first + cards))
         self.note(
-            0.0, "accepted", format=journal.FORMAT, digest="", boot="b", up=1.0, by="alice",
+            at, "accepted", format=journal.FORMAT, digest="", boot="b", up=1.0, by="alice",
             card_kind="nvidia" if cards else "slot", master_addr="127.0.0.1", master_port=29500, first_rank=0,
-            devices=devices, cards=list(range(cards)), node_rank=0, node_count=1, node_name="",
-            local_ranks=ranks, world_size=ranks, card_uuids={str(card): f"GPU-{card:04d}" for card in range(cards)},
+            devices=devices, cards=held, node_rank=0, node_count=1, node_name="",
+            local_ranks=ranks, world_size=ranks, card_uuids={str(card): f"GPU-{card:04d}" for card in held},
         )  # fmt: skip
 
     def note(self, at: float, kind: str, **fields: Any) -> None:
@@ -105,7 +110,7 @@ class SampleJob:
         self.note(at, "ended", state=state, verdict={"exit_code": 0, "summary": "", **verdict}, log_ends={})
 
     def log(self, rank: int, *lines: str) -> None:
-        device = rank if not self.cards else rank % self.cards
+        device = self.first + (rank if not self.cards else rank % self.cards)
         path = self.root.rank_log(self.name, rank, device)
         path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
 
@@ -118,14 +123,18 @@ class SampleJob:
         *,
         fine_s: float = 1.0,
         gaps: Sequence[tuple[float, float]] = (),
+        busy: float = 0.0,
+        live: bool = False,
     ) -> None:
-        """Writes the history from `begin` to `end`: of the last hour each `fine_s` seconds, before that each minute."""
-        key = SeriesKey("job", self.name, T0)
-        cards = {index: SeriesKey("card", f"GPU-{index:04d}") for index in range(self.cards)}
+        """Writes the history from `begin` to `end`: of the last hour each `fine_s` seconds, before that each minute.
+        `busy`: mean utilization, in percent."""
+        key = SeriesKey("job", self.name, T0 + self.accepted)
+        cards = {index: SeriesKey("card", f"GPU-{index:04d}") for index in range(self.first, self.first + self.cards)}
         ranks = {number: key.of_rank(number) for number in range(self.ranks)}
         facts = {one: SeriesFacts("nvidia", index) for index, one in cards.items()}
         facts |= {one: SeriesFacts(live=False) for one in ranks.values()}
-        facts[key] = SeriesFacts("nvidia", live=False, busy=Busy(T0), cards=tuple((k, i) for i, k in cards.items()))
+        used = Busy(T0 + begin, busy * (end - begin), end - begin) if busy else Busy(T0)
+        facts[key] = SeriesFacts("nvidia", live=live, busy=used, cards=tuple((k, i) for i, k in cards.items()))
         database = Database.open(self.root.state / FILE, BOUNDS)
         try:
             at = begin
@@ -158,7 +167,7 @@ class SampleJob:
         """Puts spec, journal and events onto the disk, and logs where there are none."""
         paths = self.root.job(self.name)
         for rank in range(self.ranks):
-            if not self.root.rank_log(self.name, rank, rank % (self.cards or self.ranks)).exists():
+            if not self.root.rank_log(self.name, rank, self.first + rank % (self.cards or self.ranks)).exists():
                 self.log(rank, *(f"step {n} loss 1.{n}" for n in range(7980, 8000)))
         paths.spec.write_text(self.spec.to_json())
         writer = Writer(paths.journal, Contents([], 0, torn=False))
@@ -371,6 +380,97 @@ async def hostile(folder: Path) -> str:
     return job.name
 
 
+HOUR = 3600.0
+
+
+async def _ran(
+    folder: Path, name: str, begin: float, end: float | None, *, first: int = 0, cards: int = 8, use: float = 94.0,
+    state: str = "SUCCEEDED", summary: str = "all ranks exited with code 0",
+) -> SampleJob:  # fmt: skip
+    """A job of three days, in hours."""
+    last = (72.0 if end is None else end) * HOUR
+    job = SampleJob(folder, name, spec_of(name, TRAIN, card_count=cards), cards, cards, first=first, at=begin * HOUR)
+    job.begin(begin * HOUR + 4)
+    if end is not None:
+        code = {"SUCCEEDED": 0, "FAILED": 1, "STOPPED": 143}[state]
+        outcome = {"SUCCEEDED": "EXITED", "FAILED": "EXITED", "STOPPED": "STOPPED"}[state]
+        for rank in range(cards):
+            job.ends(last - 2, rank, outcome, code << 8 if outcome == "EXITED" else 15)
+        job.over(last, state, exit_code=code, summary=summary)
+
+    def card(index: int, at: float) -> dict[int, float]:
+        return working(index, at) | {UTIL: max(0.0, min(100.0, use + _noise(index, at, 12))), POWER: 90 + 5.5 * use}
+
+    job.readings(
+        begin * HOUR + 5, last, card, feeding, fine_s=60, busy=use, live=end is None,
+        gaps=((55 * HOUR, 56 * HOUR),),
+    )  # fmt: skip
+    return job
+
+
+async def node(folder: Path) -> float:
+    """Three days of a node: jobs, one of which an Xid ended, drained for it, two that use little, a restart without a
+    word, lost output, and a reason that tries to do harm. Returns their end."""
+    first = await _ran(
+        folder, "llama-7b-pretrain", 1, 30, state="FAILED", summary="rank 3 (device 3) exited with code 1"
+    )
+    others = [
+        await _ran(folder, "eval", 36, 41, first=6, cards=2, use=21),
+        await _ran(folder, "finetune-a", 37, 66, cards=4),
+        await _ran(folder, "notebook", 42, 60, first=6, cards=2, use=7, state="STOPPED", summary="alice stopped it"),
+        await _ran(folder, "finetune-b", 50, None, first=4, cards=2, use=88),
+    ]
+    xid = {"card": "3", "uuid": "GPU-0003", "device": "card 3", "item": "xid", "code": "GPU_XID_RESET"}
+    message = "card 3: Xid 79: the GPU has fallen off the bus"
+    first.event(29.9 * HOUR, "node.event", message, None, status="CRITICAL", number="79", **xid)
+    first.event(29.9 * HOUR + 1, "node.condition", f"{message} (CRITICAL)", None, status="CRITICAL", **xid)
+    first.event(30.5 * HOUR, "node.drained", f"bob drained the node: {HOSTILE[1]}", None, by="bob", reason=HOSTILE[1])
+    first.event(34 * HOUR, "node.stopping", "the daemon ends")
+    first.event(35 * HOUR, "node.started", "the daemon has started")
+    first.event(35.1 * HOUR, "node.condition_cleared", f"{message}: cleared: by a reboot", None, was="CRITICAL", **xid)
+    first.event(35.5 * HOUR, "node.undrained", "bob returned the node to service")
+    warm = {"card": "6", "device": "card 6", "item": "clock", "code": "GPU_CLOCK_THROTTLED", "status": "WARN"}
+    for at in (44, 52, 64):
+        first.event(at * HOUR, "node.condition", "card 6: GPU_CLOCK_THROTTLED: heat (WARN)", None, **warm)
+        first.event(
+            (at + 1.5) * HOUR, "node.condition_cleared", "card 6: cleared: the clock is as it was", None, **warm
+        )
+    for at in (61, 62, 63):
+        other = {"card": "1", "device": "card 1", "item": "xid", "code": "GPU_XID_OTHER", "status": "WARN"}
+        first.event(
+            at * HOUR, "node.event", "card 1: Xid 31: a fault of the program's memory", None, number="31", **other
+        )
+    first.event(55 * HOUR, "node.started", "the daemon has started")
+    full = "output cannot be written: No space left on device: 1048576 bytes lost"
+    others[1].event(48 * HOUR, "job.output_lost", full, 2, bytes="1048576", total="1048576")
+    disk = {"device": "/data", "item": "disk", "code": "DISK_FULL", "status": "CRITICAL"}
+    first.event(70 * HOUR, "node.condition", f"/data: DISK_FULL: 99 % are used {HOSTILE[0]} (CRITICAL)", None, **disk)
+    for job in (first, *others):
+        await job.finish()
+    of_node = {SeriesKey("node"): [(T0 + at, _row({CPU: 30 + _noise(9, at, 20), MEM: 44 + at / HOUR / 8}))
+                                   for at in range(0, int(72 * HOUR), 60)]}  # fmt: skip
+    idle_cards = {
+        SeriesKey("card", f"GPU-{index:04d}"): [(T0 + at, _row({UTIL: 0.0, CARD_MEM: 1.0, POWER: 85.0}))
+                                                for at in range(int(30.1 * HOUR), int(36 * HOUR), 60)]
+        for index in range(8)
+    }  # fmt: skip
+    database = Database.open(first.root.state / FILE, BOUNDS)
+    try:
+        facts = {key: SeriesFacts("nvidia", int(key.name[-4:])) for key in idle_cards} | {
+            SeriesKey("node"): SeriesFacts()
+        }
+        database.write(of_node | idle_cards, facts, T0 + 72 * HOUR)
+    finally:
+        database.close()
+    return T0 + 72 * HOUR
+
+
+async def made_of_node(folder: Path, form: str = writing.HTML) -> str:
+    """The report of such a node, `folder`."""
+    end = await node(folder)
+    return node_writing.text(await node_gathering.collect(Root.under(folder), node="node-17", now=end), form)
+
+
 SAMPLES = {one.__name__: one for one in (healthy, failed, hung, restarted, day, hostile)}
 
 
@@ -395,6 +495,9 @@ async def _main(folder: Path) -> None:
         path = folder / f"{name}.html"
         path.write_text(await made(folder / f"{name}.node", name), "utf-8")
         print(f"{path}: {path.stat().st_size} bytes")
+    path = folder / "node.html"
+    path.write_text(await made_of_node(folder / "node.node"), "utf-8")
+    print(f"{path}: {path.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

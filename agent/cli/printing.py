@@ -4,7 +4,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -83,8 +83,32 @@ def folded(text: str, indent: int) -> str:
     return "\n".join(lines)
 
 
+class Aside(Protocol):
+    """Draws on the terminal, and steps aside for output."""
+
+    def passing(self, fd: int, data: bytes) -> None:
+        """Writes it by `write_through`. Raises StdoutFailed."""
+
+
+#: The one that draws at the moment.
+_ASIDE: list[Aside] = []
+
+
+def step_aside(line: Aside | None) -> None:
+    """From now on all output goes through this; None: it is written as it is."""
+    _ASIDE[:] = [line] if line is not None else []
+
+
 def write(data: bytes, fd: int = 1) -> None:
     """Writes all of it to stdout (or stderr, 2), unbuffered. Raises StdoutFailed."""
+    if _ASIDE:
+        _ASIDE[0].passing(fd, data)
+    else:
+        write_through(data, fd)
+
+
+def write_through(data: bytes, fd: int) -> None:
+    """As `write`, past whatever is drawn on the terminal. Raises StdoutFailed."""
     name = "standard output" if fd == 1 else "standard error"
     view = memoryview(data)
     while view:
@@ -161,8 +185,12 @@ def as_dict(message: "Message") -> dict[str, Any]:
 def note(text: str) -> None:
     """Writes a line for people to stderr."""
     try:
-        os.write(2, f"muster: {clean(text)}\n".encode("utf-8", "replace"))
-    except OSError:
+        data = f"muster: {clean(text)}\n".encode("utf-8", "replace")
+        if _ASIDE:
+            _ASIDE[0].passing(2, data)
+        else:
+            os.write(2, data)
+    except (OSError, StdoutFailed):
         pass  # stderr has no reader; the command continues
 
 

@@ -35,8 +35,12 @@ class Terminal:
         """Sets raw mode: every key is passed on, Ctrl-C too. Keeps keys that were typed before."""
         self._set(lambda: tty.setraw(self._fd, termios.TCSANOW))
 
+    def keys(self) -> None:
+        """Each key is passed on by itself and not shown; Ctrl-C and Ctrl-Z stay signals."""
+        self._set(lambda: tty.setcbreak(self._fd, termios.TCSANOW))
+
     def restore(self) -> None:
-        """Restores the mode from before `raw`."""
+        """Restores the mode from before `raw` or `keys`."""
         before = self._before
         if before is not None:
             self._set(lambda: termios.tcsetattr(self._fd, termios.TCSANOW, before))
@@ -107,13 +111,21 @@ class LiveScreen:
         self.live = live
 
     def __enter__(self) -> Self:
-        if self.live:
-            write(_OTHER_SCREEN)
+        self.show()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.leave()
+
+    def show(self) -> None:
+        """Takes the terminal, after `leave`."""
+        if self.live:
+            write(_OTHER_SCREEN)
+
+    def leave(self) -> None:
+        """Shows what was on the terminal before."""
         if self.live:
             write(_BACK)
 

@@ -12,7 +12,7 @@ class DiskEvents:
     """Reads the events that `chosen` wants, once, and changes nothing: a torn end stays."""
 
     def __init__(self, folder: Path, chosen: Callable[[Event], bool] = lambda event: True) -> None:
-        self._folder, self._chosen = folder, chosen
+        self.folder, self._chosen = folder, chosen
         self._found: list[Event] | None = None
         #: Lines that could not be read.
         self.damaged = 0
@@ -35,5 +35,5 @@ class DiskEvents:
             if not found or self._chosen(event):
                 found.append(event)
 
-        self.damaged = sum(one.damaged for one in segments.scan(self._folder, told, mend=False))
+        self.damaged = sum(one.damaged for one in segments.scan(self.folder, told, mend=False))
         return found

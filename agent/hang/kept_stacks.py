@@ -66,8 +66,9 @@ def write(folder: Path, taken: JobStacks) -> Path:
     return path
 
 
-def read_all(folder: Path) -> list[JobStacks]:
-    """Oldest first; damaged files are left out. Raises OSError if the folder cannot be listed."""
+def read_all(folder: Path, missing: list[str] | None = None) -> list[JobStacks]:
+    """Oldest first; damaged files are left out, and a sentence about each is added to `missing`. Raises OSError if the
+    folder cannot be listed."""
     found = []
     for _, path in sorted(_files(folder)):
         try:
@@ -75,7 +76,10 @@ def read_all(folder: Path) -> list[JobStacks]:
         except FileNotFoundError:
             continue  # removed meanwhile
         except (OSError, ValueError) as error:
-            _log.warning("stacks.unreadable", path=str(path), error=str(error))
+            if missing is None:
+                _log.warning("stacks.unreadable", path=str(path), error=str(error))
+            else:
+                missing.append(f"{path}: stacks that cannot be read: {error}")
     return found
 
 

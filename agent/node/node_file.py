@@ -60,15 +60,21 @@ class NodeState:
     inventory: InventoryState = field(default_factory=InventoryState)
 
 
-def read_inventory(path: Path) -> InventoryState | None:
-    """The cards that the file remembers, for a reader without a daemon; None if there is no file. Raises OSError, and
-    ValueError for a file that cannot be parsed."""
+def read(path: Path) -> NodeState | None:
+    """The file, for a reader without a daemon; None if there is none. Raises OSError, and ValueError for a file that
+    cannot be parsed."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=NodeState).inventory
+        return msgspec.json.decode(path.read_bytes(), type=NodeState)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
+
+
+def read_inventory(path: Path) -> InventoryState | None:
+    """The cards that the file remembers. As `read`."""
+    found = read(path)
+    return found.inventory if found is not None else None
 
 
 def node_file(path: Path, snapshot: Callable[[], NodeState], save_s: float = 1.0) -> StateFile[NodeState]:

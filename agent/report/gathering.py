@@ -27,6 +27,7 @@ from muster.agent.report.job_report import (
     StackGroup,
     StackSet,
 )
+from muster.agent.report.on_disk import OnDisk
 from muster.agent.telemetry import job_processes
 from muster.agent.text import command_line, local, numbers, plain, span
 from muster.agent.why import around
@@ -60,7 +61,8 @@ async def collect(known: Known, entry: Entry, *, node: str = "") -> JobReport:
     config = known.config()
     folder = config.why.signatures_dir
     facts = await why_facts.gather(known, entry, Path(folder) if folder else None)
-    sets = await _stacks(entry)
+    damage: list[str] = []
+    sets = await _stacks(entry, damage)
     said = why_report.made(facts, known.root, "")
     axis = axis_of(facts, config.telemetry.readings_s)
     hangs = lanes.hangs(_own(facts), _end(facts))
@@ -68,7 +70,8 @@ async def collect(known: Known, entry: Entry, *, node: str = "") -> JobReport:
     if said.first is not None:
         culprits = {said.first.rank: "hung" if said.first.outcome is Outcome.HUNG else "failed first"}
     drawn, missing = await plots.read(known.telemetry.history, entry, axis, culprits)
-    return made(facts, said, axis, drawn, sets, missing, node or socket.gethostname())
+    damage += [missing, plain(entry.damaged), *(known.damage() if isinstance(known, OnDisk) else ())]
+    return made(facts, said, axis, drawn, sets, damage, node or socket.gethostname())
 
 
 def made(
@@ -77,7 +80,7 @@ def made(
     axis: Axis,
     drawn: list[Plot],
     sets: list[StackSet],
-    missing: str,
+    damage: list[str],
     node: str,
 ) -> JobReport:
     """Puts the parts together."""
@@ -85,7 +88,7 @@ def made(
     own = _own(facts)
     happened = _chosen(facts.happenings)
     left_out = len(facts.happenings) - len(happened)
-    more = [missing] if missing and missing not in said.unknown else []
+    more = [text for text in dict.fromkeys(damage) if text and text not in said.unknown]
     if left_out:
         more.append(f"{left_out} older events are left out: `muster events {said.job_id}`")
     return JobReport(
@@ -251,14 +254,19 @@ def _versions() -> dict[str, str]:
     return {"muster": build.FULL, "Python": platform.python_version(), "kernel": platform.release()}
 
 
-async def _stacks(entry: Entry) -> list[StackSet]:
-    folder = entry.paths.folder
-    with anyio.move_on_after(STACKS_S):
+async def _stacks(entry: Entry, missing: list[str]) -> list[StackSet]:
+    """`missing` gets a sentence about what cannot be read."""
+    folder, told = entry.paths.folder, list[str]()
+    with anyio.move_on_after(STACKS_S) as reading:
         try:
-            taken = await watched.call(f"kept stacks in {folder}", lambda: kept_stacks.read_all(folder))
+            taken = await watched.call(f"kept stacks in {folder}", lambda: kept_stacks.read_all(folder, told))
+            missing += told
             return [_stack_set(one) for one in taken]
-        except (OSError, watched.StillHanging):
-            pass  # a job that never ran has no folder of them
+        except (OSError, watched.StillHanging) as error:
+            if not isinstance(error, FileNotFoundError):  # a job that never ran has no folder of them
+                missing.append(f"{folder}: stacks cannot be read: {error}")
+    if reading.cancelled_caught:
+        missing.append(f"{folder}: stacks could not be read within {STACKS_S:g} s")
     return []
 
 

@@ -3,11 +3,12 @@
 import base64
 import functools
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from muster.agent.report import html_parts, pictures, thinning
 from muster.agent.report.escaping import escaped, script_data
-from muster.agent.report.job_report import JobReport, Plot
+from muster.agent.report.job_report import Axis, JobReport, Plot
 
 _HERE = Path(__file__).parent
 
@@ -18,19 +19,9 @@ def _file(name: str) -> str:
 
 
 def page(report: JobReport) -> str:
-    """The whole file. Everything in it is drawn without the script, too, which lets one point, zoom and choose."""
-    script = _file("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # No other script runs, and nothing is loaded: not even where an escape were forgotten.
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
-    title = escaped(f"{report.job_id} {report.said.state} - muster report")
+    """The whole file."""
+    title = f"{report.job_id} {report.said.state} - muster report"
     parts = [
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
-        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n',
-        f'<title>{title}</title>\n<link rel="icon" href="data:,">\n<style>\n{_file("page.css")}</style>\n</head>\n',
-        '<body>\n<a class="skip" href="#verdict">Skip to the verdict</a>\n',
         html_parts.header(report),
         '<main id="main">\n',
         html_parts.verdict(report),
@@ -40,22 +31,39 @@ def page(report: JobReport) -> str:
         html_parts.stacks(report),
         html_parts.last_words(report),
         html_parts.job(report),
-        html_parts.unknown(report),
+        html_parts.unknown(report.unknown),
         "</main>\n",
         html_parts.footer(report),
-        f'<script type="application/json" id="data">{script_data(_data(report))}</script>\n',
+    ]
+    return document(title, parts, report.axis, report.plots)
+
+
+def document(title: str, parts: Sequence[str], axis: Axis, plots: Sequence[Plot]) -> str:
+    """A file of these parts, one of which has the id `verdict`. All is drawn without the script, too, which lets one
+    point, zoom and choose."""
+    script = _file("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # No other script runs, and nothing is loaded: not even where an escape were forgotten.
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
+    head = [
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
+        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n',
+        f"<title>{escaped(title)}</title>\n",
+        f'<link rel="icon" href="data:,">\n<style>\n{_file("page.css")}</style>\n</head>\n',
+        '<body>\n<a class="skip" href="#verdict">Skip to the verdict</a>\n',
+    ]
+    end = [
+        f'<script type="application/json" id="data">{script_data(_data(axis, plots))}</script>\n',
         f"<script>{script}</script>\n</body>\n</html>\n",
     ]
-    return "".join(parts)
+    return "".join([*head, *parts, *end])
 
 
-def _data(report: JobReport) -> dict[str, object]:
+def _data(axis: Axis, plots: Sequence[Plot]) -> dict[str, object]:
     """What the script needs: the curves behind the pictures."""
-    axis = report.axis
-    return {
-        "axis": [axis.begin, axis.step, axis.count, axis.zone],
-        "plots": [_plot(one) for one in report.plots],
-    }
+    return {"axis": [axis.begin, axis.step, axis.count, axis.zone], "plots": [_plot(one) for one in plots]}
 
 
 def _plot(one: Plot) -> dict[str, object]:

@@ -69,7 +69,7 @@ def verdict(report: JobReport) -> str:
     if said.next_steps:
         steps = "".join(f"<li>{with_commands(step)}</li>" for step in said.next_steps)
         out.append(f"<h3>What to do</h3>\n<ol>{steps}</ol>\n")
-    out.append(_list_of_facts(report.facts))
+    out.append(facts_list(report.facts))
     return "".join([*out, "</section>\n"])
 
 
@@ -95,7 +95,8 @@ def named_by(cause: ReportedCause) -> str:
     return ", ".join(word for word in (sure, cause.signature) if word)
 
 
-def _list_of_facts(facts: dict[str, str]) -> str:
+def facts_list(facts: dict[str, str]) -> str:
+    """Names and values."""
     rows = "".join(f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}</dd></div>" for name, value in facts.items())
     return f'<dl class="facts">{rows}</dl>\n' if rows else ""
 
@@ -109,27 +110,27 @@ def tables(report: JobReport) -> str:
         [clock(row.at, axis), "!" if row.grave else "", _who(row.rank, row.card), row.kind, row.text]
         for row in happened
     ]
-    out.append(_table("events", "Events", ["Time", "Grave", "Of", "Kind", "What"], rows, is_open=len(rows) <= OPEN))
+    out.append(table("events", "Events", ["Time", "Grave", "Of", "Kind", "What"], rows, is_open=len(rows) <= OPEN))
     bars = [*report.attempts, *report.steps, *report.hangs]
     rows = [
-        [bar.name, clock(bar.begin, axis), _until(bar.end, axis), _lasted(bar.begin, bar.end), bar.text] for bar in bars
+        [bar.name, clock(bar.begin, axis), until(bar.end, axis), lasted(bar.begin, bar.end), bar.text] for bar in bars
     ]
-    out.append(_table("bars", "Attempts, steps, hangs", ["What", "Begin", "End", "Lasted", "How it ended"], rows))
+    out.append(table("bars", "Attempts, steps, hangs", ["What", "Begin", "End", "Lasted", "How it ended"], rows))
     rows = [
         [
             str(one.rank), str(one.device), str(one.pid or "-"), one.status + (f": {one.detail}" if one.detail else ""),
-            one.outcome.lower() or "-", _until(one.started_at, axis), _until(one.ended_at, axis),
+            one.outcome.lower() or "-", until(one.started_at, axis), until(one.ended_at, axis),
             "-" if one.cpu_s is None else f"{one.cpu_s:g}", "-" if one.max_rss is None else size(one.max_rss),
         ]
         for one in report.ranks
     ]  # fmt: skip
     head = ["Rank", "Device", "Pid", "Status", "Outcome", "Start", "End", "CPU s", "Max RSS"]
-    out.append(_table("ranks", "Ranks", head, rows))
-    out += [_readings(plot, axis) for plot in report.plots]
+    out.append(table("ranks", "Ranks", head, rows))
+    out += [readings(plot, axis) for plot in report.plots]
     return "".join([*out, "</section>\n"]) if any(out[1:]) else ""
 
 
-def _readings(plot: Plot, axis: Axis) -> str:
+def readings(plot: Plot, axis: Axis) -> str:
     """Each series as a whole, and all of them by time."""
     rows = [
         [
@@ -138,7 +139,7 @@ def _readings(plot: Plot, axis: Axis) -> str:
         ]
         for s in plot.series
     ]
-    whole = _rows(["Series", "Least", "Mean", "Most", "Last"], rows, f"{plot.title} of each")
+    whole = rows_of(["Series", "Least", "Mean", "Most", "Last"], rows, f"{plot.title} of each")
     chosen = [s for s in plot.series if s.odd or s.culprit] if len(plot.series) > 1 else []
     wide = max(1, -(-axis.count // TIMES))
     times = []
@@ -149,7 +150,7 @@ def _readings(plot: Plot, axis: Axis) -> str:
         mean = _mean_of(value for s in plot.series for value in s.mean[part])
         odd = [_number(_mean_of(s.mean[part])) for s in chosen]
         times.append([clock(axis.begin + begin * axis.step, axis), *map(_number, (low, mean, high)), *odd])
-    by_time = _rows(
+    by_time = rows_of(
         [f"From ({span(wide * axis.step)} each)", "Least", "Mean", "Most", *(s.name for s in chosen)],
         times,
         f"{plot.title} by time",
@@ -170,16 +171,16 @@ def checks(report: JobReport) -> str:
     fine = [one for one in report.checks if one not in wrong]
     rows = [[one.item, one.status, one.code, one.reason] for one in wrong + fine]
     head = ["Item", "Status", "Code", "Reason"]
-    out.append(_table("checks", "Checks of the node", head, rows, is_open=bool(wrong)))
+    out.append(table("checks", "Checks of the node", head, rows, is_open=bool(wrong)))
     if report.warnings:
-        out.append(f"<h3>Warnings</h3>\n{_list(report.warnings)}")
+        out.append(f"<h3>Warnings</h3>\n{listed(report.warnings)}")
     if report.node_reports:
         rows = [
             [clock(row.at, report.axis), "!" if row.grave else "", _who(row.rank, row.card), row.code, row.text]
             for row in report.node_reports
         ]
         head = ["Time", "Grave", "Of", "Code", "What"]
-        out.append(_table("node", "What the node reported", head, rows, is_open=len(rows) <= OPEN))
+        out.append(table("node", "What the node reported", head, rows, is_open=len(rows) <= OPEN))
     if not (report.checks or report.warnings or report.node_reports):
         out.append("<p>No checks, no warnings, and no report of the node.</p>\n")
     return "".join([*out, "</section>\n"])
@@ -221,7 +222,7 @@ def job(report: JobReport) -> str:
     if report.command:
         out.append(f'<h3>Command</h3>\n<pre tabindex="0">{escaped(report.command)}</pre>\n')
     if report.settings:
-        out.append("<h3>Settings</h3>\n" + _list_of_facts(report.settings))
+        out.append("<h3>Settings</h3>\n" + facts_list(report.settings))
     if report.environment:
         names = " ".join(f"<code>{escaped(name)}</code>" for name in report.environment)
         out.append(
@@ -230,17 +231,17 @@ def job(report: JobReport) -> str:
         )
     if report.cards:
         rows = [[str(c.card), c.kind, "-" if c.rank is None else str(c.rank), c.uuid or "-"] for c in report.cards]
-        out.append(_table("cards", "Cards", ["Card", "Kind", "Rank", "UUID"], rows, is_open=len(rows) <= OPEN))
-    out.append("<h3>Versions</h3>\n" + _list_of_facts(report.versions))
+        out.append(table("cards", "Cards", ["Card", "Kind", "Rank", "UUID"], rows, is_open=len(rows) <= OPEN))
+    out.append("<h3>Versions</h3>\n" + facts_list(report.versions))
     return "".join([*out, "</section>\n"])
 
 
-def unknown(report: JobReport) -> str:
+def unknown(missing: Sequence[str]) -> str:
     """Facts that are missing."""
-    if not report.unknown:
+    if not missing:
         return ""
     title = '<h2 id="h-unknown">Not known</h2>'
-    return f'<section id="unknown" aria-labelledby="h-unknown">\n{title}\n{_list(report.unknown)}</section>\n'
+    return f'<section id="unknown" aria-labelledby="h-unknown">\n{title}\n{listed(missing)}</section>\n'
 
 
 def footer(report: JobReport) -> str:
@@ -258,20 +259,22 @@ def escaped_lines(lines: Sequence[str]) -> str:
     return "\n".join(escaped(line) for line in lines)
 
 
-def _list(texts: Sequence[str]) -> str:
+def listed(texts: Sequence[str]) -> str:
+    """Sentences of muster's."""
     return "<ul>" + "".join(f"<li>{with_commands(text)}</li>" for text in texts) + "</ul>\n"
 
 
-def _table(name: str, title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, is_open: bool = False) -> str:
+def table(name: str, title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, is_open: bool = False) -> str:
+    """A table that can be opened, `t-<name>`; "" without rows."""
     if not rows:
         return ""
     return (
         f'<details id="t-{name}"{" open" * is_open}><summary>{escaped(title)} ({len(rows)})</summary>'
-        f"{_rows(head, rows, title)}</details>\n"
+        f"{rows_of(head, rows, title)}</details>\n"
     )
 
 
-def _rows(head: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
+def rows_of(head: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
     top = "".join(f'<th scope="col">{escaped(text)}</th>' for text in head)
     body = "".join("<tr>" + "".join(f"<td>{escaped(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     wide = f'<div class="wide" tabindex="0" role="region" aria-label="{escaped(label)}">'
@@ -282,11 +285,13 @@ def _who(rank: int | None, card: int | None) -> str:
     return " ".join(f"{name} {number}" for name, number in (("rank", rank), ("card", card)) if number is not None)
 
 
-def _until(at: float | None, axis: Axis) -> str:
+def until(at: float | None, axis: Axis) -> str:
+    """A time, or a dash."""
     return "-" if not at else clock(at, axis)
 
 
-def _lasted(begin: float, end: float | None) -> str:
+def lasted(begin: float, end: float | None) -> str:
+    """A length of time, or a dash."""
     return "-" if end is None else span(max(0.0, end - begin))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from muster.agent.report.escaping import code_block, marked_down
 from muster.agent.report.html_parts import clock, day, named_by, zone
-from muster.agent.report.job_report import JobReport
+from muster.agent.report.job_report import JobReport, Plot
 from muster.agent.report.plots import last
 from muster.agent.text import span
 from muster.agent.why.report import ReportedCause
@@ -32,7 +32,7 @@ def _lines(report: JobReport) -> Iterator[str]:
     if said.next_steps:
         yield "\n## What to do\n"
         yield from (f"{number}. {marked_down(step)}" for number, step in enumerate(said.next_steps, 1))
-    yield from _facts(report.facts)
+    yield from facts(report.facts)
     yield f"\n## Time line\n\n{marked_down(day(report))}, {zone(axis)}.\n"
     bars = [*report.attempts, *report.steps, *report.hangs]
     rows = [
@@ -40,12 +40,12 @@ def _lines(report: JobReport) -> Iterator[str]:
          "-" if bar.end is None else span(max(0.0, bar.end - bar.begin)), bar.text]
         for bar in sorted(bars, key=lambda bar: bar.begin)
     ]  # fmt: skip
-    yield from _table(["What", "Begin", "End", "Lasted", ""], rows)
+    yield from table(["What", "Begin", "End", "Lasted", ""], rows)
     rows = [[str(one.rank), str(one.device), str(one.pid or "-"), one.status] for one in report.ranks]
-    yield from _table(["Rank", "Device", "Pid", "Status"], rows)
+    yield from table(["Rank", "Device", "Pid", "Status"], rows)
     happened = sorted([*report.events, *report.node_reports], key=lambda row: row.at)
-    yield from _table(["Time", "", "What"], [[clock(row.at, axis), "!" * row.grave, row.text] for row in happened])
-    yield from _plots(report)
+    yield from table(["Time", "", "What"], [[clock(row.at, axis), "!" * row.grave, row.text] for row in happened])
+    yield from plots(report.plots, report.remarks)
     yield from _checks(report)
     for taken in reversed(report.stacks):
         yield f"\n## Stacks of {clock(taken.at, axis)} ({marked_down(taken.occasion)})"
@@ -58,13 +58,13 @@ def _lines(report: JobReport) -> Iterator[str]:
     yield "\n## Job\n"
     if report.command:
         yield code_block([report.command])
-    yield from _facts(report.settings)
+    yield from facts(report.settings)
     if report.environment:
         names = ", ".join(marked_down(name) for name in report.environment)
         yield f"\nEnvironment (values hidden): {names}"
     cards = [[str(c.card), c.kind, "-" if c.rank is None else str(c.rank), c.uuid or "-"] for c in report.cards]
-    yield from _table(["Card", "Kind", "Rank", "UUID"], cards)
-    yield from _facts(report.versions)
+    yield from table(["Card", "Kind", "Rank", "UUID"], cards)
+    yield from facts(report.versions)
     if report.unknown:
         yield "\n## Not known\n"
         yield from (f"- {marked_down(text)}" for text in report.unknown)
@@ -78,18 +78,20 @@ def _cause(cause: ReportedCause) -> Iterator[str]:
     yield from (f"\n{marked_down(text)}" for text in cause.evidence)
 
 
-def _facts(facts: dict[str, str]) -> Iterator[str]:
-    if facts:
+def facts(found: dict[str, str]) -> Iterator[str]:
+    """Names and values."""
+    if found:
         yield ""
-        yield from (f"- {marked_down(name)}: {marked_down(value)}" for name, value in facts.items())
+        yield from (f"- {marked_down(name)}: {marked_down(value)}" for name, value in found.items())
 
 
-def _plots(report: JobReport) -> Iterator[str]:
-    if report.plots or report.remarks:
+def plots(drawn: Sequence[Plot], remarks: Sequence[str]) -> Iterator[str]:
+    """Curves of characters."""
+    if drawn or remarks:
         yield "\n## Telemetry"
-    for text in report.remarks:
+    for text in remarks:
         yield f"\n{marked_down(text)}"
-    for plot in report.plots:
+    for plot in drawn:
         yield f"\n### {plot.title}, {plot.unit}\n\n{marked_down(plot.sentence)}\n"
         chosen = sorted(plot.series, key=lambda one: not (one.odd or one.culprit))[:_SERIES]
         width = max(len(one.name) for one in chosen)
@@ -126,7 +128,8 @@ def _checks(report: JobReport) -> Iterator[str]:
         yield from (f"- {marked_down(text)}" for text in report.warnings)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Nothing without rows."""
     if rows:
         yield ""
         yield f"| {' | '.join(head)} |"

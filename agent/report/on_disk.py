@@ -42,16 +42,25 @@ class OnDisk:
     telemetry: _History
     config: Callable[[], Config]
     health: _NoConditions = _NoConditions()
+    #: Why the configuration could not be used; "" if it was.
+    trouble: str = ""
+
+    def damage(self) -> list[str]:
+        """Sentences about what was damaged, as far as it has been read by now."""
+        lines = self.events.damaged
+        events = f"{self.events.folder}: {lines} line{'s' if lines != 1 else ''} of the events cannot be read"
+        return [*([events] if lines else []), *([self.trouble] if self.trouble else [])]
 
 
 def sources(root: Root, job_id: str) -> OnDisk:
     """What is known of this job and of its node. Opens nothing yet but the configuration, which need not exist."""
     from muster.agent.config import loading
 
+    trouble = ""
     try:
         config = loading.load(root.config) if root.config.exists() else Config()
-    except (StartupError, OSError):
-        config = Config()
+    except (StartupError, OSError) as error:
+        config, trouble = Config(), f"the configuration cannot be used, so its defaults are: {error}"
 
     def chosen(event: Event) -> bool:
         return event.job_id in (job_id, "")
@@ -59,7 +68,7 @@ def sources(root: Root, job_id: str) -> OnDisk:
     telemetry = config.telemetry
     bounds = Bounds(telemetry.readings_s, telemetry.history_days, telemetry.history_bytes)
     history = DiskHistory(root.state / FILE, bounds)
-    return OnDisk(root, DiskEvents(root.events, chosen), _History(history), lambda: config)
+    return OnDisk(root, DiskEvents(root.events, chosen), _History(history), lambda: config, trouble=trouble)
 
 
 def job(root: Root, job_id: str) -> Entry | None:

@@ -34,13 +34,13 @@ def time_line(report: JobReport) -> str:
         '<section id="time" aria-labelledby="h-time">\n<h2 id="h-time">Time line</h2>\n',
         f'<p class="hint">{escaped(first)} to {escaped(last)}, {escaped(html_parts.zone(axis))}; {escaped(each)}. ',
         "The light band goes from the least to the most reading of all, the line in it is the median.</p>\n",
-        _controls(report),
+        controls(report.plots),
         f'<div class="chart" id="chart" tabindex="0" role="group" aria-label="{label}">\n',
-        _axis(axis),
+        axis_line(axis),
     ]
     parts += _bars_lanes(report, shades)
-    parts += [_plot(one, axis, shades) for one in report.plots]
-    parts += [_axis(axis), "</div>\n"]
+    parts += [plot_lane(one, axis, shades) for one in report.plots]
+    parts += [axis_line(axis), "</div>\n"]
     if not report.plots:
         parts.append('<p class="hint" id="no-readings">There are no readings of cards and ranks.</p>\n')
     parts += [f"<p>{escaped(text)}</p>\n" for text in report.remarks]
@@ -54,9 +54,9 @@ def drawable(plot: Plot) -> Sequence[PlotSeries]:
     return [s for s in plot.series if s.odd or s.culprit]
 
 
-def _controls(report: JobReport) -> str:
+def controls(plots: Sequence[Plot]) -> str:
     """Of the script: without it they are not shown."""
-    found = [s for plot in report.plots for s in drawable(plot)]
+    found = [s for plot in plots for s in drawable(plot)]
     ranks = sorted({s.rank for s in found if s.rank is not None})
     cards = sorted({s.card for s in found if s.card is not None and s.rank is None})
     options = [f'<option value="r{rank}">rank {rank}</option>' for rank in ranks]
@@ -76,22 +76,28 @@ def _bars_lanes(report: JobReport, shades: str) -> Iterator[str]:
     axis = report.axis
     if report.attempts:
         text = "; ".join(f"{bar.name}: {bar.text or LOOKS.get(bar.look, '')}" for bar in report.attempts[-3:])
-        picture = svg.bars(report.attempts, axis, escaped(_said("Attempts", report.attempts, axis)))
-        yield _lane("Attempts", text, picture + _names(report.attempts, axis), "thin")
+        label = escaped(said_of("Attempts", report.attempts, axis))
+        nodes = sorted({bar.rank for bar in report.attempts if bar.rank is not None})
+        if nodes:
+            picture = svg.rows(report.attempts, nodes, axis, label)
+            yield lane("Attempts", text, picture, "rows", height=max(28, 12 * len(nodes)))
+        else:
+            picture = svg.bars(report.attempts, axis, label)
+            yield lane("Attempts", text, picture + names(report.attempts, axis), "thin")
     if report.steps:
-        picture = svg.bars(report.steps, axis, escaped(_said("Steps", report.steps, axis)))
+        picture = svg.bars(report.steps, axis, escaped(said_of("Steps", report.steps, axis)))
         text = ", ".join(dict.fromkeys(bar.name for bar in report.steps))
-        yield _lane("Steps", text, picture + _names(report.steps, axis), "thin")
+        yield lane("Steps", text, picture + names(report.steps, axis), "thin")
     if report.rank_bars:
         yield _ranks(report, shades)
     if report.hangs:
-        picture = svg.bars(report.hangs, axis, escaped(_said("Hangs", report.hangs, axis)))
-        yield _lane("Hang", report.hangs[-1].text, picture + _names(report.hangs, axis), "thin")
+        picture = svg.bars(report.hangs, axis, escaped(said_of("Hangs", report.hangs, axis)))
+        yield lane("Hang", report.hangs[-1].text, picture + names(report.hangs, axis), "thin")
     happened = sorted([*report.events, *report.node_reports], key=lambda row: row.at)
     grave = sum(row.grave for row in happened)
     text = f"{len(happened)} events" + (f", {grave} grave: the long strokes" if grave else "")
     picture = svg.marks(happened, axis, escaped(f"{text}; the table below has them"), shades)
-    yield _lane("Events", text, picture, "thin", table="events" if happened else "")
+    yield lane("Events", text, picture, "thin", table="events" if happened else "")
 
 
 def _ranks(report: JobReport, shades: str) -> str:
@@ -109,10 +115,11 @@ def _ranks(report: JobReport, shades: str) -> str:
     ends = ""
     if len(ranks) > 1:
         ends = f'<span class="top">{ranks[0]}</span><span class="bottom">{ranks[-1]}</span>'
-    return _lane("Ranks", "", picture + ends, "rows", table="ranks", height=max(round(height), 28), extra=legend)
+    return lane("Ranks", "", picture + ends, "rows", table="ranks", height=max(round(height), 28), extra=legend)
 
 
-def _plot(one: Plot, axis: Axis, shades: str) -> str:
+def plot_lane(one: Plot, axis: Axis, shades: str) -> str:
+    """A plot with its name and sentence."""
     keys = ""
     if len(one.series) > 1:
         for s in one.series:
@@ -121,10 +128,11 @@ def _plot(one: Plot, axis: Axis, shades: str) -> str:
                 keys += f'<span class="key"><i class="{look}"></i>{escaped(s.name)} {why}</span>'
     ends = f'<span class="top">{one.most:g}</span><span class="bottom">0</span>'
     title = f"{one.title}, {one.unit}"
-    return _lane(title, one.sentence, svg.plot(one, axis, shades) + ends, "curve", table=one.name, extra=keys)
+    return lane(title, one.sentence, svg.plot(one, axis, shades) + ends, "curve", table=one.name, extra=keys)
 
 
-def _lane(title: str, text: str, picture: str, look: str, *, table: str = "", height: int = 0, extra: str = "") -> str:
+def lane(title: str, text: str, picture: str, look: str, *, table: str = "", height: int = 0, extra: str = "") -> str:
+    """A picture with its name; `table`: the one behind it; `extra`: markup."""
     size = f' style="height:{height}px"' if height else ""
     link = (
         f' <a class="to-table" href="#t-{table}">table<span class="sr"> of {escaped(title)}</span></a>' if table else ""
@@ -136,7 +144,8 @@ def _lane(title: str, text: str, picture: str, look: str, *, table: str = "", he
     )
 
 
-def _axis(axis: Axis) -> str:
+def axis_line(axis: Axis) -> str:
+    """Times below or above the pictures."""
     ticks = "".join(
         f'<span class="tick" style="left:{100 * svg.position(at, axis) / axis.count:.2f}%">{escaped(text)}</span>'
         for at, text in _ticks(axis)
@@ -153,7 +162,7 @@ def _ticks(axis: Axis) -> Iterator[tuple[float, str]]:
         at += apart
 
 
-def _names(found: Sequence[Bar], axis: Axis) -> str:
+def names(found: Sequence[Bar], axis: Axis) -> str:
     """The names of wide bars, over the picture."""
     out = ""
     for bar in found:
@@ -167,7 +176,7 @@ def _names(found: Sequence[Bar], axis: Axis) -> str:
     return out
 
 
-def _said(what: str, found: Iterable[Bar], axis: Axis) -> str:
+def said_of(what: str, found: Iterable[Bar], axis: Axis) -> str:
     """A lane in words."""
     each = [
         f"{bar.name} from {clock(bar.begin, axis)}" + (f" to {clock(bar.end, axis)}" if bar.end is not None else " on")

@@ -11,11 +11,13 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.report import thinning
 from muster.agent.report.job_report import Axis, Plot, PlotSeries
 from muster.agent.telemetry import job_processes
+from muster.agent.telemetry.history.history_disk import DiskHistory
 from muster.agent.telemetry.history.history_rows import (
     CARD_MEM,
     CPU,
     FABRIC,
     LOG,
+    MEM,
     POWER,
     READ,
     UTIL,
@@ -57,6 +59,26 @@ READINGS = (
     _PlotKind("written", "Written", WRITE, "rank", "B/s", floor=1e3),
     _PlotKind("log", "Log", LOG, "rank", "B/s", floor=1e3),
 )
+#: Of a node, whose cards come first.
+OF_NODE = (
+    *READINGS[:4],
+    _PlotKind("cpu", "CPU of the node", CPU, "node", "%", 100.0),
+    _PlotKind("host", "Memory of the node", MEM, "node", "%", 100.0),
+)
+
+
+async def of_node(history: DiskHistory, axis: Axis) -> tuple[list[Plot], str]:
+    """As `read`, of a node with all its cards."""
+    found: list[FoundSeries] = []
+    try:
+        with anyio.move_on_after(READ_S) as reading:
+            found = await history.node(axis.begin, axis.end, axis.step)
+    except HistoryUnreadable as error:
+        return [], str(error)
+    if reading.cancelled_caught:
+        return [], f"the history did not answer within {READ_S:g} s"
+    plots = await threads.run(lambda: [_plot(one, found, None, axis, {}) for one in OF_NODE])
+    return [plot for plot in plots if plot is not None], ""
 
 
 async def read(
@@ -85,7 +107,7 @@ def _plots(found: Sequence[FoundSeries], entry: Entry, axis: Axis, culprits: Map
 
 
 def _plot(
-    reading: _PlotKind, found: Sequence[FoundSeries], entry: Entry, axis: Axis, culprits: Mapping[int, str]
+    reading: _PlotKind, found: Sequence[FoundSeries], entry: Entry | None, axis: Axis, culprits: Mapping[int, str]
 ) -> Plot | None:
     chosen = [one for one in found if one.key.kind == reading.of and _has(one, reading.metric)]
     if not chosen:
@@ -107,21 +129,23 @@ def _plot(
         )
         for place, one in enumerate(made)
     ]  # fmt: skip
-    return Plot(reading.name, reading.title, unit, reading.of, most, series, _sentence(series, unit))
+    return Plot(reading.name, reading.title, unit, reading.of, most, series, sentence(series, unit))
 
 
 def _has(one: FoundSeries, metric: int) -> bool:
     return any(step.values[metric] is not None for step in one.steps.values())
 
 
-def _series(one: FoundSeries, metric: int, entry: Entry, axis: Axis, scale: float) -> PlotSeries:
+def _series(one: FoundSeries, metric: int, entry: Entry | None, axis: Axis, scale: float) -> PlotSeries:
     def of(place: int) -> list[float | None]:
         return [_rounded(one.steps.get(number), metric, place, scale) for number in range(axis.count)]
 
     if (rank := one.key.rank) is not None:
         return PlotSeries(f"rank {rank}", rank, None, of(0), of(1), of(2))
+    if one.key.kind == "node":
+        return PlotSeries("the node", None, None, of(0), of(1), of(2))
     card, rank = one.card, None
-    if card is not None and card in entry.job.cards:
+    if entry is not None and card is not None and card in entry.job.cards:
         rank = job_processes.rank_of_card(entry, entry.job.cards.index(card))
     name = f"card {card}" + (f" (rank {rank})" if rank is not None else "")
     return PlotSeries(name, rank, card, of(0), of(1), of(2))
@@ -135,7 +159,7 @@ def _rounded(step: Step | None, metric: int, place: int, scale: float) -> float 
     return round(value, 1 if value >= 10 else 2)
 
 
-def _sentence(series: Sequence[PlotSeries], unit: str) -> str:
+def sentence(series: Sequence[PlotSeries], unit: str) -> str:
     """What a picture shows, for those who do not see it."""
     several = (
         f"{len(series)} {'cards' if series[0].card is not None else 'ranks'}" if len(series) > 1 else series[0].name
@@ -153,6 +177,11 @@ def _sentence(series: Sequence[PlotSeries], unit: str) -> str:
             if others:
                 said += f", the others {_number(sum(others) / len(others))} {unit}"
     return said
+
+
+def factor(unit: str) -> float:
+    """How many of the basic unit one of this is: 1e9 for GB/s."""
+    return dict(_RATES).get(unit, 1.0)
 
 
 def last(values: Sequence[float | None]) -> float | None:

@@ -57,15 +57,23 @@ def odd_one(series: Sequence[Sequence[float | None]], most: float) -> int | None
     series usually are, and by a tenth of the scale. None: no series does, or there are fewer than three."""
     if len(series) < 3 or most <= 0:
         return None
-    middle = medians(series)
-    ends = len(middle) - next((n for n, value in enumerate(reversed(middle)) if value is not None), 0)
-    for begin in (0, max(0, ends - 20)):
-        far = [_distance(one[begin:ends], middle[begin:ends]) for one in series]
+    for far in distances(series):
         usual = sorted(far)[len(far) // 2]
         top = max(range(len(far)), key=far.__getitem__)
         if far[top] >= max(3 * usual, most / 10):
             return top
     return None
+
+
+def distances(series: Sequence[Sequence[float | None]]) -> tuple[list[float], list[float]]:
+    """How far each series is from the median of all, on average: over the whole time, and in the last 20 steps."""
+    middle = medians(series)
+    ends = len(middle) - next((n for n, value in enumerate(reversed(middle)) if value is not None), 0)
+
+    def far(begin: int) -> list[float]:
+        return [_distance(one[begin:ends], middle[begin:ends]) for one in series]
+
+    return far(0), far(max(0, ends - 20))
 
 
 def nice(value: float) -> float:

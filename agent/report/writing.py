@@ -27,7 +27,7 @@ def text(report: JobReport, form: str) -> str:
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
 
 
-def built(report: JobReport) -> dict[str, Any]:
+def built(report: msgspec.Struct) -> dict[str, Any]:
     """As the object that its JSON is."""
     found: dict[str, Any] = msgspec.to_builtins(report)
     return found

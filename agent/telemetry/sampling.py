@@ -177,9 +177,7 @@ class Telemetry:
 
     def _is_underused(self, busy: Busy | None) -> bool:
         settings = self._settings().telemetry
-        if busy is None or busy.mean is None or busy.seconds < settings.underused_after_s:
-            return False
-        return busy.mean < settings.underused_percent
+        return busy is not None and busy.is_underused(settings.underused_percent, settings.underused_after_s)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

@@ -1,15 +1,32 @@
 """The report of a standalone run that has failed, beside its logs."""
 
+import contextlib
 import os
+import stat
 from pathlib import Path
 
 from muster.agent.cli.printing import note
-from muster.supervisors.paths import Root
-from muster.supervisors.supervision_errors import Untrusted
+from muster.supervisors.model import journal
+from muster.supervisors.model.replay import replay
+from muster.supervisors.paths import JobPaths, Root
+from muster.supervisors.supervision_errors import SupervisionError, Untrusted
 from muster.supervisors.system import trust
 
 #: Seconds that it may take.
 REPORT_S = 30.0
+
+
+def set_aside(root: Root, folder: Path) -> None:
+    """The report of an earlier run of this job in the same folder gets the time of its end into its name, as its logs
+    did: nobody takes it for that of the run that has just ended. Best effort."""
+    with contextlib.suppress(OSError, SupervisionError):
+        os.close(trust.open_logs(folder))
+        for job in [path for path in root.jobs.iterdir() if not path.name.startswith(".")]:
+            node_rank = replay(journal.read(JobPaths(job).journal).records).node_rank
+            path = folder / root.report(job.name, node_rank).name
+            there = path.lstat()
+            if stat.S_ISREG(there.st_mode):
+                path.rename(path.with_name(f"{path.stem}.{int(there.st_mtime)}{path.suffix}"))
 
 
 def write(root: Root, folder: Path) -> Path | None:

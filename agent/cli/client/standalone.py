@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from muster.agent.cli.client import kept_runs, log_claim
+from muster.agent.cli.client import kept_runs, log_claim, own_report
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.interrupts import Interrupts
 from muster.agent.cli.client.kept_runs import KeptRun
@@ -362,9 +362,9 @@ def _tidy(own: Standalone, logs_elsewhere: bool) -> None:
     root = Root.under(own.root)
     _wait_nursery(root)
     _keep(own, logs_elsewhere)
+    if logs_elsewhere:
+        own_report.set_aside(root, root.log.resolve())
     if own.failed:
-        from muster.agent.cli.client import own_report
-
         own.report = own_report.write(root, root.log.resolve() if logs_elsewhere else own.log_dir)
     _tidy_logs(root)
     for folder in (root.run, root.state):

@@ -250,11 +250,13 @@ async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
 
 
 async def _tested(driver: Any, settings: "Config", asked: _Asked, wanted: "CardsWanted") -> "list[CheckResult]":
+    from muster.agent.cli.live.work_line import working
     from muster.agent.node import active_look
     from muster.probes.active.card_limits import BadLimits
 
     try:
-        results, trouble = await active_look.look(driver, wanted, settings.active, asked.figures)
+        with working("testing the cards"):
+            results, trouble = await active_look.look(driver, wanted, settings.active, asked.figures)
     except (OSError, BadLimits) as error:
         raise CommandFailed(f"limits_file of [active]: {error}", Exit.USAGE) from None
     if trouble:

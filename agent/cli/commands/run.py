@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from muster.agent.cli.client.calls import DaemonConnection
     from muster.agent.cli.client.follow import Sink
     from muster.agent.cli.client.interrupts import Interrupts
+    from muster.agent.cli.live.job_line import JobLine
+    from muster.agent.cli.live.step_rate import StepRate
     from muster.v1 import job_pb2, log_pb2
 
 #: Seconds to wait for an answer if the daemon's socket exists: the daemon may be restarting.
@@ -262,15 +265,18 @@ class _Sink:
     """The output of one rank as it is, that of several labelled if `label`; how many there are is asked for when the
     first byte comes."""
 
-    def __init__(self, label: bool, count: Callable[[], int]) -> None:
+    def __init__(self, label: bool, count: Callable[[], int], steps: "StepRate | None" = None) -> None:
         self._label = label
         self._count = count
+        self._steps = steps
         self._sink: Sink | None = None
 
     def feed(self, source: str, data: bytes, time: float) -> None:
         if source == "muster":
             note(data.decode("utf-8", "replace").rstrip("\n"))
             return
+        if self._steps is not None:
+            self._steps.take(source, data, time)
         if self._sink is None:
             from muster.agent.logs import labels
 
@@ -340,12 +346,17 @@ class _Attached:
                 return 128 + self._interrupts.first
 
     def _follow(self, job: "job_pb2.Job") -> int:
+        with self._status_line(job) as line:
+            last = self._read(job, line)
+        return self._verdict(last)
+
+    def _read(self, job: "job_pb2.Job", line: "JobLine | None") -> "log_pb2.ReadLogsResponse":
         from muster.agent.cli.client import follow
         from muster.agent.cli.progress import Progress
         from muster.v1 import log_pb2
 
         progress = Progress(self._connection, job) if self._show else None
-        sink = _Sink(self._label, lambda: self._count(job))
+        sink = _Sink(self._label, lambda: self._count(job), line.steps if line is not None else None)
         # Without progress, too, muster reports lost output.
         losses = not (self._show or self._quiet)
         request = log_pb2.ReadLogsRequest(job_id=job.job_id, follow=True, events=losses, only_losses=losses)
@@ -354,7 +365,19 @@ class _Attached:
             follow.note_missing(last)
         if progress is not None:
             progress.finish()
-        return self._verdict(last)
+        return last
+
+    def _status_line(self, job: "job_pb2.Job") -> "AbstractContextManager[JobLine | None]":
+        """Below the output, where there is a terminal for it. Nothing of it is imported elsewhere."""
+        if self._quiet or not on_terminal():
+            return nullcontext()
+        from muster.agent.cli.live import status_line
+
+        if not status_line.wanted():
+            return nullcontext()
+        from muster.agent.cli.live.job_line import JobLine
+
+        return JobLine(self._connection, job)
 
     def _count(self, job: "job_pb2.Job") -> int:
         """Its ranks on this node; a job with a rank table has them only once the table exists. Raises CallFailed,

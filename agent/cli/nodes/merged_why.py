@@ -9,6 +9,8 @@ from muster.agent.cli.client.calls import DaemonConnection, connect
 from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon
 from muster.agent.cli.nodes.hosts import GangHost
 from muster.agent.text import clean, local
+from muster.agent.why.causes import first_node
+from muster.agent.why.causes.first_node import NodePart
 from muster.client.gang import ATTEMPT, GANG, is_part, label_number
 from muster.probes.kernel.dataclass import dataclass
 from muster.v1 import job_pb2, telemetry_pb2
@@ -17,11 +19,7 @@ from muster.v1 import job_pb2, telemetry_pb2
 REPORT_S = 60.0
 #: How often a daemon's clock is read; the answer that was the quickest counts.
 CLOCK_READS = 5
-#: Kinds of causes that lie elsewhere: where two parts failed, the other one is to blame.
-ELSEWHERE = frozenset(("peer", "network", "rendezvous"))
 _FAILED = frozenset(("JOB_STATE_FAILED", "JOB_STATE_LOST"))
-#: Two failures closer than this, or than the doubt of their clocks, are not put in an order.
-_TOGETHER_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +86,9 @@ def collect(hosts: Sequence[GangHost], job: str, *, colour: bool) -> MergedRepor
 
 
 def merged(job: str, reports: Sequence[NodeReport]) -> MergedReport:
-    """Who is to blame: a part that failed before one that was stopped or says nothing; of several the one whose cause
-    lies in itself before those that name a lost peer, the network or the rendezvous; then the earlier one."""
-    failed = [report for report in reports if report.has_failed]
-    own = [report for report in failed if _kind(report) not in ELSEWHERE]
-    choice = sorted(own or failed, key=lambda report: report.at)
-    first = [
-        report
-        for report in choice
-        if report.at - choice[0].at <= max(_TOGETHER_S, report.clock.doubt + choice[0].clock.doubt)
-    ]
+    """Who is to blame (first_node.py), and the others."""
+    parts = [NodePart(one.has_failed, _kind(one), one.at, one.clock.doubt) for one in reports]
+    first = [reports[place] for place in first_node.first(parts)]
     rest = sorted((report for report in reports if report not in first), key=lambda report: report.at)
     return MergedReport(job, tuple(first), tuple(rest))
 

@@ -22,6 +22,7 @@ from muster.agent.telemetry.history.history_rows import (
     Bounds,
     Busy,
     FoundSeries,
+    JobSeries,
     Row,
     SeriesFacts,
     SeriesKey,
@@ -350,6 +351,21 @@ class Database:
             " JOIN series s ON s.id = j.series WHERE j.job = ? ORDER BY j.card",
             [number], start, until, step, now, since,
         )  # fmt: skip
+
+    def jobs(self, since: float) -> list[JobSeries]:
+        """All jobs with a reading since then, oldest first."""
+        rows = self._all(
+            "SELECT id, name, born, last, live, since, busy, seconds FROM series WHERE kind = 'job' AND last >= ?"
+            " ORDER BY born",
+            since,
+        )
+        return [
+            JobSeries(
+                SeriesKey("job", name, born), last, bool(live), Busy(begun, total, seconds),
+                tuple(card for (card,) in self._all("SELECT card FROM job_cards WHERE job = ? ORDER BY card", number)),
+            )
+            for number, name, born, last, live, begun, total, seconds in rows
+        ]  # fmt: skip
 
     def _found(
         self, sql: str, values: list[Any], start: float, end: float, step: float, now: float, since: float = 0.0

@@ -2,12 +2,16 @@
 
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from muster.agent import threads
 from muster.agent.errors import HistoryUnreadable
 from muster.agent.telemetry.history.history_db import DamagedHistory, Database, told
-from muster.agent.telemetry.history.history_rows import Bounds, FoundSeries
+from muster.agent.telemetry.history.history_rows import Bounds, FoundSeries, JobSeries
+
+T = TypeVar("T")
 
 
 class DiskHistory:
@@ -18,14 +22,24 @@ class DiskHistory:
 
     async def job(self, name: str, start: float, end: float, step: float, *, ranks: bool = False) -> list[FoundSeries]:
         """As `History.job`. Raises HistoryUnreadable."""
-        return await threads.run(self._job, name, start, end, step, ranks)
+        # What was fresh at the end of the job is still so, where nothing took its place.
+        return await threads.run(
+            self._asked, lambda database: database.job(name, start, end, step, min(time.time(), end), ranks=ranks)
+        )
 
-    def _job(self, name: str, start: float, end: float, step: float, ranks: bool) -> list[FoundSeries]:
+    async def node(self, start: float, end: float, step: float) -> list[FoundSeries]:
+        """The node and all cards that it had. Raises HistoryUnreadable."""
+        return await threads.run(self._asked, lambda database: database.node(start, end, step, min(time.time(), end)))
+
+    async def jobs(self, since: float) -> list[JobSeries]:
+        """All jobs with a reading since then. Raises HistoryUnreadable."""
+        return await threads.run(self._asked, lambda database: database.jobs(since))
+
+    def _asked(self, question: Callable[[Database], list[T]]) -> list[T]:
         try:
             database = Database.look(self._path, self._bounds)
             try:
-                # What was fresh at the end of the job is still so, where nothing took its place.
-                return database.job(name, start, end, step, min(time.time(), end), ranks=ranks)
+                return question(database)
             finally:
                 database.close()
         except FileNotFoundError:

@@ -51,6 +51,10 @@ class Busy:
         """In percent."""
         return self.total / self.seconds if self.seconds > 0 else None
 
+    def is_underused(self, percent: float, after_s: float) -> bool:
+        """Whether that is below `percent`, over at least `after_s` seconds."""
+        return self.mean is not None and self.seconds >= after_s and self.mean < percent
+
 
 @dataclass(frozen=True, slots=True)
 class SeriesFacts:
@@ -110,6 +114,18 @@ class FoundSeries:
     card_kind: str
     card: int | None
     steps: Steps
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeries:
+    """A job as the history knows it, also after its record was removed. `last`: its last reading, in seconds since the
+    epoch; `cards`: the indices that its cards had."""
+
+    key: SeriesKey
+    last: float
+    live: bool
+    busy: Busy
+    cards: tuple[int, ...]
 
 
 def joined(one: Step | None, other: Step) -> Step:

@@ -18,6 +18,8 @@ import pytest
 from muster.agent.cli.client import knowing
 from muster.agent.cli.client.address import Address
 from muster.agent.report import on_disk as disk
+from muster.agent.report import writing
+from muster.agent.report.several import merging
 from muster.supervisors.paths import Root
 from scripts import sample_reports
 from tests.conftest import BIN, Daemon, eventually
@@ -119,6 +121,88 @@ def test_another_suffix_is_refused(node: Node, output: str) -> None:
     assert ".html, .md, .json or .yaml" in done.stderr
 
 
+def test_a_report_of_the_node_tells_what_runs_and_all_that_is_damaged(daemon: Daemon) -> None:
+    daemon.run("sleep", "1000", job_id="runs", ranks=2)
+    daemon.until_running("runs")
+    daemon.run("false", job_id="fails")
+    daemon.wait("fails")
+    assert daemon.cli("node", "drain", "a look").returncode == 0
+    found = json.loads(daemon.cli("report", "--node", "-o", "json").stdout)
+    jobs = {job["jobId"]: (job["state"], job["look"], job["end"] is None) for job in found["jobs"]}
+    assert jobs == {"runs": ("RUNNING", "running", True), "fails": ("FAILED", "failed", False)}
+    assert [(bar["end"], bar["text"].partition(" drained ")[2]) for bar in found["drains"]] == [
+        (None, "the node: a look")
+    ]
+    assert (
+        found["headline"].startswith("The node is drained; ")
+        and "2 jobs in 3 days, 1 of them failed" in found["headline"]
+    )
+    named = set(re.findall(r"`(\w+)`", Path("docs/reference/report.md").read_text()))
+    assert set(found) | set(found["jobs"][0]) <= named
+    assert daemon.cli("report", "--node", "runs").returncode == daemon.cli("report").returncode == 2
+    daemon.stop("runs", grace_s=0)
+    daemon.kill()
+    # Without a daemon, of what is left.
+    root = daemon.root
+    (root.state / "telemetry.db").write_bytes(b"x" * 5000)
+    (root.state / "telemetry.db-wal").unlink(missing_ok=True)
+    (root.state / "node.json").write_bytes(b"{")
+    journal = root.job("fails").journal
+    journal.write_bytes(journal.read_bytes()[:20] + b"\n" + journal.read_bytes()[21:])
+    segment = next(path for path in root.events.glob("*.log") if path.stat().st_size)
+    segment.write_bytes(segment.read_bytes()[:-30] + b"\0\xff\n")
+    done = daemon.cli("report", "--node", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    missing = "\n".join(json.loads(done.stdout)["unknown"])
+    for part in ("telemetry.db", "node.json", "job fails: ", "of the events"):
+        assert part in missing, part
+
+
+def test_the_files_of_several_nodes_become_one_report(node: Node) -> None:
+    one = node.found(JOB)
+    one["nodeCount"] = 3
+    other = json.loads(json.dumps(one).replace("node-17", "node-18"))
+    other |= {"nodeRank": 1, "unknown": ["the log is missing"]}
+    # It ends two seconds later, since its peer is lost; its clock, and its steps, are others.
+    other["said"]["cause"]["kind"] = "peer"
+    other["said"]["headline"] = "rank 8 (device 0) exited with code 1"
+    for rank in other["ranks"] + other["rankBars"]:
+        rank["rank"] += 8
+    other["axis"] |= {"begin": one["axis"]["begin"] + 600.0, "end": one["axis"]["end"] + 600.0}
+    for name, value in (("b.json", other), ("a.json", one)):
+        (node.folder / name).write_text(json.dumps(value))
+    done = node.report("--merge", "b.json", "a.json", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["node"] == "node-17, node-18" and found["said"]["headline"] == f"First failed node-17: {SUMMARY}"
+    assert [rank["rank"] for rank in found["ranks"]] == list(range(16)) and len(found["rankBars"]) == 16
+    assert found["facts"]["on node-18"] == "FAILED: rank 8 (device 0) exited with code 1"
+    assert {"node-18: the log is missing", "of 3 nodes of the job 1 have no report here"} <= set(found["unknown"])
+    assert any("clocks of the nodes were not compared" in text for text in found["unknown"])
+    # The readings of both, on one axis: of the second node those of its first ten minutes are earlier by its clock.
+    (util,) = [plot for plot in found["plots"] if plot["name"] == "utilization"]
+    names = [series["name"] for series in util["series"]]
+    assert len(names) == 16 and names[0].startswith("node-17: card 0") and names[15].startswith("node-18: card 7")
+    (before,) = [plot for plot in one["plots"] if plot["name"] == "utilization"]
+    axis = found["axis"]
+    assert axis["count"] <= 481 and axis["end"] - axis["begin"] >= one["axis"]["end"] - one["axis"]["begin"] + 600.0
+    for series, was in ((util["series"][0], before["series"][0]), (util["series"][8], before["series"][0])):
+        for name, choose in (("least", min), ("most", max)):
+            values = [[v for v in given[name] if v is not None] for given in (series, was)]
+            assert choose(values[0]) == choose(values[1])
+    shift = [next(n for n, v in enumerate(util["series"][place]["mean"]) if v is not None) for place in (0, 8)]
+    assert abs((shift[1] - shift[0]) * axis["step"] - 600.0) <= 2 * axis["step"]
+    both = [merging.read(node.folder / name) for name in ("a.json", "b.json")]
+    assert "node-18: rank" in writing.text(merging.merged(both), writing.MARKDOWN)
+    assert "node-18: card 7" in writing.text(merging.merged(both), writing.HTML)
+    with pytest.raises(merging.NotMergeable, match="of the same node"):
+        merging.merged([both[0], both[0]])
+    (node.folder / "c.json").write_text("{}")
+    for name, why in (("c.json", "is no report"), ("none.json", "cannot be read")):
+        with pytest.raises(merging.NotMergeable, match=f"{name}: {why}"):
+            merging.read(node.folder / name)
+
+
 def test_a_job_is_named_by_its_folder_too(node: Node) -> None:
     for place in (str(node.root.job(JOB).folder), str(node.folder), f"{node.folder}/state/jobs/{JOB}/"):
         done = subprocess.run(
@@ -197,7 +281,7 @@ def test_a_report_names_a_cut_journal_and_shows_the_rest(node: Node) -> None:
     journal.write_bytes(lines[0] + b"deadbeef nothing\n" + b"".join(lines[2:]))
     said = node.found(JOB)["said"]
     assert isinstance(said, dict) and said["state"] == "LOST"
-    assert str(journal) in str(said["headline"])
+    assert str(journal) in str(said["headline"]) and str(journal) in str(node.found(JOB)["unknown"])
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "garbage", "cut", "later", "folder"])
@@ -230,15 +314,20 @@ def test_damaged_events_and_a_missing_folder(node: Node) -> None:
     (segment,) = [path for path in node.root.events.glob("*.log") if path.stat().st_size]
     data = segment.read_bytes()
     segment.write_bytes(data[:200] + b"\0\xff\n" + data[200:-7])
-    assert node.found(JOB)["events"]
+    found = node.found(JOB)
+    assert found["events"] and "of the events cannot be read" in str(found["unknown"])
+    node.root.config.write_text("[jobs]\nmax_jobs = 'many'\n")
     shutil.rmtree(node.root.events)
     found = node.found(JOB)
+    assert "the configuration cannot be used" in str(found["unknown"])
     assert found["events"] == [] and "cannot read the events" in str(found["unknown"])
     for path in node.root.log.iterdir():
         path.unlink()
     for path in node.root.job(JOB).folder.glob("stacks*"):
         path.write_bytes(b"{")
-    assert node.found(JOB)["said"]
+    (node.root.job(JOB).folder / "stacks-1.json").write_bytes(b"{")
+    found = node.found(JOB)
+    assert found["said"] and "stacks-1.json: stacks that cannot be read" in str(found["unknown"])
 
 
 def test_a_clock_that_jumped(node: Node, tmp_path: Path) -> None:
@@ -352,6 +441,10 @@ def test_where_runs_are_not_kept_and_where_logs_stay(short_tmp: Path) -> None:
     logs = short_tmp / "logs"
     file = _named(ran(short_tmp, "exit 3", "--log-dir", str(logs)))
     assert file == logs / "x-muster-0.html" and file.exists()
+    # A later run of the same id that succeeds: nobody takes the report for its own.
+    failed_at = int(file.stat().st_mtime)
+    assert _named(ran(short_tmp, "true", "--log-dir", str(logs))) is None
+    assert [path.name for path in logs.glob("*.html")] == [f"x-muster-0.{failed_at}.html"]
 
 
 def test_a_link_in_the_place_of_the_report_is_replaced_and_not_followed(short_tmp: Path) -> None:

@@ -274,3 +274,41 @@ def test_colours_differ_in_lightness_too(browser: Browser, pages: dict[str, Path
     grey = [0.3 * red + 0.59 * green + 0.11 * blue for red, green, blue in colours]
     failed, victim, done, hung = grey
     assert min(abs(failed - victim), abs(failed - done), abs(failed - hung)) > 20
+
+
+@pytest.mark.slow
+def test_three_days_of_a_node_show_its_jobs_over_the_cards_and_what_was_wrong(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("days")
+    page = folder / "node.html"
+    page.write_text(anyio.run(sample_reports.made_of_node, folder / "n"), "utf-8")
+    for width, dark in ((1280, False), (360, True)):
+        assert browser.show(page, width, dark=dark) < DRAWN_S
+        assert browser.problems() == [] and browser.value("document.title") == "node node-17 - muster report"
+        assert browser.value("document.documentElement.scrollWidth") == width
+        ratio, text = browser.value(CONTRAST)
+        assert ratio >= 4.5, text
+    headline = "1 condition now, 1 of them critical; 5 jobs in 3 days, 1 of them failed; 2 with underused cards"
+    assert _text(browser, ".headline") == headline
+    # A bar for each job and card: that of the failed job on all of them, the others beside and behind each other.
+    bars = browser.value("[...document.querySelectorAll('.gantt .bar')].map(b => b.getAttribute('class'))")
+    assert sorted(bars) == ["bar done"] * 6 + ["bar failed"] * 8 + ["bar running"] * 2 + ["bar stopped"] * 2
+    assert browser.value("[...document.querySelectorAll('.side')].map(s => s.innerText).join('')") == "01234567"
+    names = browser.value("[...document.querySelectorAll('.gantt .in')].map(s => s.innerText)")
+    assert names[0] == "llama-7b-pretrain" and {"finetune-a", "notebook"} <= set(names)
+    lanes = browser.value("[...document.querySelectorAll('.lane h3')].map(h => h.firstChild.textContent.trim())")
+    assert lanes[:5] == ["Drained", "No daemon", "Conditions", "Jobs", "Reports and losses"]
+    assert browser.value("document.querySelectorAll('[data-plot]').length") == 6
+    rows = "[...document.querySelectorAll('#t-{} tbody tr')].map(r => r.innerText.split('\\t'))"
+    assert [row[:4] for row in browser.value(rows.format("underused"))] == [
+        ["notebook", "STOPPED", "6-7", "7 %"], ["eval", "SUCCEEDED", "6-7", "21 %"],
+    ]  # fmt: skip
+    assert [row[:4] for row in browser.value(rows.format("counts"))] == [
+        ["GPU_XID_RESET", "79", "card 3", "1"], ["GPU_XID_OTHER", "31", "card 1", "3"],
+    ]  # fmt: skip
+    assert "1048576 bytes lost" in _text(browser, "#t-losses") and "bob drained the node: <img" in _text(
+        browser, "#t-drains"
+    )
+    browser.show(page, script=False)
+    assert browser.value("document.querySelectorAll('.gantt .bar').length") == 18

@@ -5,7 +5,8 @@ from collections import defaultdict, deque
 import pytest
 
 from muster.agent.cli import check_words, drills
-from muster.agent.cli.commands import node, top
+from muster.agent.cli.commands import node
+from muster.agent.cli.live import top_table
 from muster.v1 import job_pb2, node_pb2, telemetry_pb2
 
 
@@ -62,13 +63,13 @@ def test_ranks_that_were_not_looked_at_are_reported_without_readings():
     for rank in range(2):
         job.ranks.add(rank=rank, device=rank, pid=100 + rank)
     now = telemetry_pb2.GetTelemetryResponse(jobs=[job])
-    *_, head, names, first, second = top.screen(now, defaultdict(deque), 80).splitlines()
+    *_, head, names, first, second = top_table.screen(now, defaultdict(deque), 80).splitlines()
     assert head == "JOB j  RUNNING  devices 0-1"
     assert names.split()[:3] == ["RANK", "DEV", "PID"]
     assert first.split() == ["0", "0", "100", "-", "-", "-", "-", "-", "-"]
     assert second.split()[:3] == ["1", "1", "101"]
     job.processes = 1
     job.ranks[0].at.FromSeconds(1)
-    text = top.screen(telemetry_pb2.GetTelemetryResponse(jobs=[job]), defaultdict(deque), 80)
+    text = top_table.screen(telemetry_pb2.GetTelemetryResponse(jobs=[job]), defaultdict(deque), 80)
     assert "JOB j  RUNNING  1 process  devices" in text
     assert text.splitlines()[-2].split()[-1] == "0"  # it was looked for, and is gone

@@ -2,7 +2,7 @@
 
 from collections import defaultdict, deque
 
-from muster.agent.cli.commands import top
+from muster.agent.cli.live import top_table
 from muster.v1 import node_pb2, telemetry_pb2
 
 
@@ -12,7 +12,7 @@ def lines(*readings: node_pb2.CardReading) -> list[str]:
         for index, reading in enumerate(readings)
     ]
     sparks: defaultdict[int, deque[float | None]] = defaultdict(lambda: deque[float | None]([100.0] * 16, maxlen=16))
-    return top.screen(telemetry_pb2.GetTelemetryResponse(cards=cards), sparks, 80).splitlines()[2:]
+    return top_table.screen(telemetry_pb2.GetTelemetryResponse(cards=cards), sparks, 80).splitlines()[2:]
 
 
 def test_a_busy_card_with_idle_tensor_cores_is_seen():

@@ -1,0 +1,105 @@
+"""`muster top` at a terminal: looks at the daemon, keys, and the screen that follows from both."""
+
+import os
+import select
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from muster.agent.cli.client.calls import DaemonConnection
+from muster.agent.cli.exits import CommandFailed
+from muster.agent.cli.live import top_screen
+from muster.agent.cli.live.recent import KEPT_S, Recent
+from muster.agent.cli.live.top_choice import TopChoice, keys
+from muster.agent.cli.terminal import LiveScreen, Terminal
+from muster.v1 import telemetry_pb2
+
+#: Columns where the terminal does not tell, and that are laid out for at least; seconds that the past may take.
+_WIDTH, _NARROWEST, _PAST_S = 80, 56, 5.0
+
+
+class TopLive:
+    """For the length of the command."""
+
+    def __init__(self, connection: DaemonConnection, job: str) -> None:
+        self._connection, self._job = connection, job
+        self._recent, self._choice = Recent(), TopChoice()
+        self._terminal, self._screen = Terminal(), LiveScreen(live=True)
+        self._now: telemetry_pb2.GetTelemetryResponse | None = None
+
+    def run(self, interval: float, looks: int) -> None:
+        """Until `q`, or so many looks, if `looks` is not 0. Raises CommandFailed and KeyboardInterrupt."""
+        self._past()
+        with self._screen, self._keyboard():
+            done = 0
+            while not self._choice.over:
+                self._look()
+                done += 1
+                if looks and done >= looks:
+                    return
+                self._wait(interval)
+
+    def _past(self) -> None:
+        """Of the cards. A daemon that cannot tell it shows what comes."""
+        start = time.time() - KEPT_S
+        request = telemetry_pb2.GetHistoryRequest()
+        request.start.FromNanoseconds(round(start * 1e9))
+        try:
+            self._recent.fill(self._connection.call(self._connection.telemetry.GetHistory, request, _PAST_S))
+        except CommandFailed:
+            pass
+
+    def _look(self) -> None:
+        request = telemetry_pb2.GetTelemetryRequest(job_id=self._job)
+        self._now = self._connection.patiently(self._connection.telemetry.GetTelemetry, request)
+        self._recent.take(self._now)
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._now is not None:
+            columns, rows = shutil.get_terminal_size((_WIDTH, 24))
+            self._screen.draw(
+                top_screen.screen(self._now, self._recent, self._choice, max(columns, _NARROWEST), max(rows - 1, 5))
+            )
+
+    def _wait(self, seconds: float) -> None:
+        """Until the next look; each key has its effect at once."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self._choice.over:
+            if not self._terminal.there:
+                time.sleep(left)
+            elif select.select([0], [], [], left)[0]:
+                typed = os.read(0, 256)
+                if not typed:  # the terminal was closed
+                    self._choice.over = True
+                for key in keys(typed):
+                    if self._now is not None:
+                        self._choice.press(key, self._now)
+                self._draw()
+
+    @contextmanager
+    def _keyboard(self) -> Iterator[None]:
+        """Inside, keys come one by one, and Ctrl-Z leaves the terminal as it was."""
+        before = signal.getsignal(signal.SIGTSTP)
+        if before is signal.SIG_DFL:
+            signal.signal(signal.SIGTSTP, self._stop)
+        self._terminal.keys()
+        try:
+            yield
+        finally:
+            self._terminal.restore()
+            if before is signal.SIG_DFL:
+                signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._terminal.restore()
+        self._screen.leave()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self._stop)
+        self._screen.show()
+        self._terminal.keys()
+        self._draw()

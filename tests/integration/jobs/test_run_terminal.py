@@ -1,0 +1,110 @@
+"""What a person sees at a terminal: the status line of `muster run`, and `muster top` with its keys."""
+
+import os
+import re
+import subprocess
+import termios
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyte")
+from tests.conftest import BIN, Daemon
+from tests.screen import Screen
+
+MUSTER = str(BIN / "muster")
+#: Makes a progress bar, and waits in the middle of it for the file.
+BAR = r"""printf 'begin\n'; printf '\r  5%% # step 5'; sleep 0.4; printf '\r 10%% # step 10'
+until [ -e "$0" ]; do sleep 0.05; done; printf '\r100%% # step 100\n\033[31mred'"""
+
+
+def _of(daemon: Daemon) -> dict[str, str]:
+    return {"MUSTER_ROOT": str(daemon.folder), "PS1": "$ "}
+
+
+def _run(job_id: str, go: Path, *options: str) -> list[str]:
+    return [MUSTER, "run", "--skip-check", "--job-id", job_id, *options, "--", "sh", "-c", BAR, str(go)]
+
+
+def test_a_line_stands_below_a_progress_bar_and_is_gone_in_the_end(shared: Daemon, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with Screen(_run("bar", go), 80, 9, env=_of(shared)) as terminal:
+        # The bar is whole, and the line is below it.
+        found = terminal.until(lambda seen: "RUNNING" in seen[-1] and "steps/s" in seen[-1] and seen[-2:])
+        assert found[0] == " 10% # step 10"
+        assert found[1].startswith("RUNNING  ") and "  1 rank  " in found[1] and found[1].endswith("  bar")
+        terminal.resize(20, 9)
+        terminal.until(lambda seen: seen[-1].startswith("RUNNING") and len(seen[-1]) < 20)
+        terminal.resize(80, 9)
+        terminal.until(lambda seen: seen[-1].endswith("  bar"))
+        go.touch()
+        assert terminal.end() == 0
+        assert terminal.lines[-3:] == [
+            "begin",
+            "100% # step 100",
+            "redmuster: job bar SUCCEEDED: rank 0 exited with code 0",
+        ]
+        assert not any("RUNNING" in line for line in terminal.lines)
+
+
+def test_a_shell_gets_a_clean_terminal_with_ctrl_z_and_the_line_is_back_with_fg(shared: Daemon, tmp_path: Path) -> None:
+    with Screen(["bash", "--norc", "--noprofile", "-i"], env=_of(shared)) as terminal:
+        command = " ".join(_run("shell", tmp_path / "go", "--ranks", "2")[1:7])
+        terminal.type(f"{MUSTER} {command} -- sh -c 'echo up; exec sleep 1000'\n".encode())
+        terminal.until(lambda seen: seen[-1].startswith("RUNNING") and "2 of 2 ranks" in seen[-1])
+        terminal.type(b"\x1a")
+        terminal.until(lambda seen: any("Stopped" in line for line in seen) and seen[-1] == "$")
+        assert not any(line.startswith("RUNNING") for line in terminal.lines)
+        terminal.type(b"echo mine; fg\n")
+        terminal.until(lambda seen: "mine" in seen and seen[-1].startswith("RUNNING"))
+        terminal.type(b"\x03")
+        terminal.until(lambda seen: any("press Ctrl-C again" in line for line in seen))
+        terminal.until(lambda seen: seen[-1] == "$" and any("STOPPED" in line for line in seen))
+        assert not any(line.startswith(("RUNNING", "STOPPING")) for line in terminal.lines)
+        terminal.type(b"exit\n")
+        terminal.end()
+
+
+@pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}], ids=lambda env: next(iter(env)))
+def test_a_terminal_that_can_or_may_not_gets_no_sequences(shared: Daemon, tmp_path: Path, env: dict[str, str]) -> None:
+    (name,) = env
+    (go := tmp_path / "go").touch()
+    with Screen(_run(f"plain-{name.lower()}", go), env={**_of(shared), **env}) as terminal:
+        assert terminal.end() == 0
+        assert "100% # step 100" in terminal.lines
+        raw = terminal.raw.replace(b"\x1b[31mred", b"")
+        assert b"\x1b" not in raw if name == "TERM" else b"\x1b7" in raw and not re.search(rb"\x1b\[[1-9][0-9;]*m", raw)
+
+
+def test_a_pipe_and_a_file_get_the_bytes_of_the_rank_alone(shared: Daemon, tmp_path: Path) -> None:
+    (go := tmp_path / "go").touch()
+    wanted = subprocess.run(["sh", "-c", BAR, str(go)], stdout=subprocess.PIPE, check=True).stdout
+    read, write = os.pipe()
+    with Screen(_run("pipe", go), env=_of(shared), stdout=write) as terminal:
+        os.close(write)
+        assert terminal.end() == 0
+        with open(read, "rb") as pipe:
+            assert pipe.read() == wanted
+        # Who reads the pipe may write to this terminal: notes come, and no line.
+        assert b"\x1b" not in terminal.raw and terminal.lines[-1].startswith("muster: job pipe SUCCEEDED")
+    with (tmp_path / "out").open("wb") as out, Screen(_run("file", go), env=_of(shared), stdout=out) as terminal:
+        assert terminal.end() == 0
+        assert b"\x1b7" in terminal.raw
+        assert all(line.startswith("muster: ") for line in terminal.lines)
+    assert (tmp_path / "out").read_bytes() == wanted
+
+
+def test_top_shows_a_rank_at_a_key_and_leaves_the_terminal_as_it_was(shared: Daemon) -> None:
+    shared.run("sleep", "1000", job_id="keys", ranks=2)
+    shared.until_running("keys")
+    with Screen([MUSTER, "top", "keys"], 80, 24, env=_of(shared)) as terminal:
+        before = termios.tcgetattr(terminal.slave)
+        terminal.until(lambda seen: any(line.startswith("JOB keys  RUNNING") for line in seen))
+        terminal.until(lambda seen: seen[-1].startswith("j job  c card  r rank"))
+        terminal.type(b"rr")
+        terminal.until(lambda seen: any(line == "RANK 1 of job keys" for line in seen))
+        terminal.type(b"q")
+        assert terminal.end() == 0
+        assert terminal.raw.endswith(b"\x1b[?1049l")
+        assert termios.tcgetattr(terminal.slave) == before
+    shared.stop("keys", grace_s=0)
