@@ -277,7 +277,7 @@ def test_only_lines_that_may_match_travel(ended):
         ended.read_logs("two", lines=log_pb2.LineFilter(any_of=[log_pb2.LineParts()]))
 
 
-def test_a_reader_that_sees_the_files_is_told_where_the_output_is(ended):
+def test_a_reader_that_sees_the_files_gets_the_place_of_the_output(ended):
     """Where that is much: the rest travels."""
     [rank, _] = ended.get("two").ranks
     log = Path(rank.log_path)
