@@ -32,7 +32,7 @@ MINDSPORE ?= mindspore==2.7.*
 # proto/muster holds links to agent, supervisors and probes.
 CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test test-slow chaos test-system test-gpu record-gpu wheelhouse image test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench bench-compare soak lock clean
+.PHONY: help setup run test test-slow chaos test-system test-gpu record-gpu wheelhouse image test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench bench-compare bench-growth soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -99,11 +99,15 @@ corpus: $(READY)  ## precision, recall and delay of the hang rule, beside the pl
 corpus-acted: $(READY) $(PROGRAM)  ## the same with real processes under a real daemon, on fake cards, sixty times as fast
 	@$(BIN)/python -m tests.corpus --acted $(CORPUS_ARGS)
 
-bench: $(READY) $(PROGRAM)  ## benchmarks beside their peers
+bench: $(READY) $(PROGRAM)  ## benchmarks beside their peers, then the curves of bench-growth
 	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks.growth
 
 bench-compare: $(READY)  ## what became slower between two commits: make bench-compare OLD=v0.1.0 NEW=HEAD
 	@$(BIN)/python -m benchmarks.compare $(or $(OLD),$(error OLD is not given: make bench-compare OLD=v0.1.0)) $(or $(NEW),HEAD) $(COMPARE_ARGS)
+
+bench-growth: $(READY) $(PROGRAM)  ## how the costs grow with ranks, jobs, followers, cards, processes, ended jobs: curves in docs/concepts/growth
+	@$(BIN)/python -m benchmarks.growth
 
 soak: $(READY) $(PROGRAM)  ## everything at once for an hour, and whether anything grows; MUSTER_SOAK_MINUTES says how long
 	@$(BIN)/python -m benchmarks.soak --minutes $${MUSTER_SOAK_MINUTES:-60}

@@ -22,8 +22,9 @@ from muster.supervisors.paths import Root
 #: For GRPC_SSL_CIPHER_SUITES: gRPC has no setting for the oldest version of TLS. TLS 1.3 has ciphers of its own, which
 #: this does not touch; of those of TLS 1.2 it leaves one that needs a pre-shared key, which nobody has.
 _NO_TLS_1_2 = "ECDHE-PSK-AES128-CBC-SHA"
-#: Protobuf without its C part: imported by each generated module, and not used.
-_UNUSED = "google.protobuf.internal.python_message"
+#: Protobuf without its C part: imported by each generated module, and not used. What describes messages: for who asks
+#: the server what it offers; half a MB.
+_UNUSED = ("google.protobuf.internal.python_message", "google.protobuf.descriptor_pb2")
 
 
 def start(
@@ -76,7 +77,7 @@ def _serve(root: Root, settings: LiveConfig, owner_fd: int | None, begun: Begun 
     _prefer_our_session()
     heap.keep_one()
     begun = begun or nursery_start.begin_early(root, owner_fd)  # beside our imports, which take longer than its own
-    with late_import.noted(_UNUSED):
+    with late_import.noted(*_UNUSED):
         from muster.agent import wiring
 
     heap.collect()

@@ -40,7 +40,7 @@ COMMANDS = {
     "start": ("run", "start", "Start a job and print its id."),
     "status": ("look", "status", "Show a job with its ranks."),
     "stop": ("jobs", "stop", "Stop jobs and everything that they started."),
-    "top": ("top", "top", "Show the activity of cards and ranks, live; Ctrl-C exits."),
+    "top": ("top", "top", "Show the activity of cards and ranks, live; q or Ctrl-C exits."),
     "wait": ("jobs", "wait", "Wait for a job's end."),
     "why": (
         "explain.why",

@@ -1,7 +1,8 @@
 """Turns the output of several ranks into one stream: whole lines, each with its origin."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import compress
 
 from muster.agent.text import rfc3339
 from muster.probes.kernel.dataclass import dataclass
@@ -57,14 +58,19 @@ class LabelledLines:
         timestamps: bool = False,
         several: bool = True,
         grep: "re.Pattern[str] | None" = None,
+        lines: Callable[[bytes], bytes] | None = None,
     ) -> None:
+        """`lines`: of whole lines all that match `grep`, and few others."""
         self._write = write
         self.label = label
         self._timestamps = timestamps
         self._several = several
         self._grep = grep
-        #: What a line must contain, and that is all.
-        self._word = grep.pattern if grep is not None and _is_word(grep) else ""
+        self._few = lines
+        #: Whether each of these matches.
+        self._exact = lines is not None and grep is not None and _is_word(grep)
+        #: Whether most lines matched where they were looked at last.
+        self._dense = False
         self._held: dict[str, _Held] = {}
 
     def feed(self, source: str, data: bytes, time: float) -> None:
@@ -129,15 +135,31 @@ class LabelledLines:
 
     def _matching(self, data: bytes) -> bytes:
         """Those of whole lines that match."""
+        # Where most lines match, to look first for those that may saves nothing.
+        if self._few is not None and (self._exact or not self._dense):
+            data = self._few(data)
+        found = [self._matching_piece(data[begin:end]) for begin, end in whole_lines(data, 0, len(data), MAX_LINE)]
+        return b"".join(found)
+
+    def _matching_piece(self, data: bytes) -> bytes:
+        """Of whole lines with no more than MAX_LINE bytes together, or of a longer one."""
         assert self._grep is not None
-        if len(data) > MAX_LINE or b"\r" in data or not data.isascii():
-            return b"".join(line + b"\n" for line in data[:-1].split(b"\n") if self._wanted(line))
-        lines = data[:-1].decode("ascii").split("\n")
-        word, search = self._word, self._grep.search
-        found = [line for line in lines if word in line] if word else [line for line in lines if search(line)]
-        if len(found) == len(lines):
+        if len(data) > MAX_LINE:
+            return data if self._wanted(data[:-1]) else b""
+        ascii_only = data.isascii()
+        if self._exact and (ascii_only or not self._grep.flags & re.IGNORECASE):
             return data
-        return ("\n".join(found) + "\n").encode() if found else b""
+        texts = whole = data[:-1].decode("utf-8", "replace").split("\n")
+        if b"\r" in data:
+            texts = [text.rstrip("\r") for text in whole]
+        found = [bool(match) for match in map(self._grep.search, texts)]
+        few = sum(found)
+        self._dense = few * 2 > len(texts)
+        if few == len(texts):
+            return data
+        if ascii_only:
+            return "".join([f"{line}\n" for line in compress(whole, found)]).encode()
+        return b"".join([line + b"\n" for line in compress(data.split(b"\n"), found)])
 
     def _wanted(self, line: bytes) -> bool:
         # Decoded, so a dot matches a character; bytes that are not UTF-8 match no literal pattern.
@@ -151,4 +173,15 @@ class LabelledLines:
 
 def _is_word(pattern: "re.Pattern[str]") -> bool:
     """Whether it matches what contains it, and nothing else."""
-    return not (pattern.flags & (re.IGNORECASE | re.VERBOSE) or re.search(r"[\\.^$*+?{}\[\]|()]", pattern.pattern))
+    return not (pattern.flags & re.VERBOSE or re.search(r"[\\.^$*+?{}\[\]|()\r\n\ufffd]", pattern.pattern))
+
+
+def whole_lines(data: bytes, start: int, stop: int, most: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of pieces of [start, stop), which begins with a line: whole lines of at most `most` bytes together,
+    or one that is longer."""
+    while start < stop:
+        end = data.rfind(b"\n", start, min(start + most, stop)) + 1
+        if not end:
+            end = data.find(b"\n", start, stop) + 1 or stop
+        yield start, end
+        start = end

@@ -7,10 +7,15 @@ the output, nearly all of it in `bytes.find`, and no thread holds the interprete
 import re
 from collections.abc import Sequence
 
+from muster.agent.logs.labels import whole_lines
+
 #: Most alternatives, and of each: most parts, and most bytes in all of them.
 MOST_ALTERNATIVES, MOST_PARTS, MOST_BYTES = 16, 16, 1024
 #: So many lines with a hit, one per KiB or more: now it is quicker to look at each line.
 _DENSE, _DENSE_BYTES = 32, 1024
+#: Bytes of lines that are looked at one by one before the next are: more than the caches of a core takes longer.
+_AT_ONCE = 64 * 1024
+_NEWLINE = ord("\n")
 #: Bytes of what is searched for of which one may be missing.
 _TRIED = 16
 #: With these, text beyond ASCII can match a letter whose case is ignored (dotless i, the Kelvin sign, long s), or is
@@ -35,12 +40,18 @@ class LineFilter:
         ]
         #: How many lines each part found that were not wanted: the part that finds fewest is searched for.
         self.in_vain: dict[bytes, int] = {}
+        #: Whether most lines were wanted where they were looked at last: then each is looked at from the first on.
+        self.dense = False
+
+    def of(self, data: bytes) -> bytes:
+        """Of whole lines."""
+        return self.view(data, len(data)).lines(0, len(data))
 
     def view(self, data: bytes, end: int) -> "FilteredBlock":
         """Of the whole lines in `data[:end]`."""
         if not self._ignore_case:
-            return FilteredBlock(data, data, end, self._any_of, self.in_vain)
-        return FilteredBlock(data, data.lower(), end, self._any_of if data.isascii() else self._loose, self.in_vain)
+            return FilteredBlock(self, data, data, end, self._any_of)
+        return FilteredBlock(self, data, data.lower(), end, self._any_of if data.isascii() else self._loose)
 
 
 def _lacks(text: bytes, key: bytes, end: int) -> bool:
@@ -52,16 +63,16 @@ def _lacks(text: bytes, key: bytes, end: int) -> bool:
 class FilteredBlock:
     """One block of output as a filter sees it."""
 
-    def __init__(self, data: bytes, text: bytes, end: int, any_of: Sequence[_Parts], in_vain: dict[bytes, int]) -> None:
+    def __init__(self, whole: LineFilter, data: bytes, text: bytes, end: int, any_of: Sequence[_Parts]) -> None:
         """`text` is searched, `data` returned: the same lines, of the same lengths."""
         self._data, self._text, self._end = data, text, end
-        self._any_of, self._in_vain = any_of, in_vain
+        self._whole, self._any_of, self._in_vain = whole, any_of, whole.in_vain
         self._simple = len(any_of) == 1 and len(any_of[0]) == 1
         #: The part of each alternative that is searched for, and where it is next.
         self._at: dict[bytes, int] = {}
         for parts in any_of:
-            key = min(parts, key=lambda part: (in_vain.get(part, 0), -len(part)))
-            self._at[key] = end if _lacks(text, key, end) else -1
+            key = min(parts, key=lambda part: (self._in_vain.get(part, 0), -len(part)))
+            self._at[key] = end if not whole.dense and _lacks(text, key, end) else -1
 
     def next(self, position: int) -> int:
         """Where something is from `position` on that a wanted line contains; the end, or more: nowhere."""
@@ -75,6 +86,8 @@ class FilteredBlock:
 
     def lines(self, start: int, stop: int) -> bytes:
         """The wanted ones of the whole lines in [start, stop)."""
+        if self._whole.dense:
+            return self._of_each(start, stop)
         text, found, position, hits = self._text, [], start, 0
         while (hit := self.next(position)) < stop:
             if hits >= _DENSE and position - start < hits * _DENSE_BYTES:
@@ -89,18 +102,33 @@ class FilteredBlock:
 
     def _of_each(self, start: int, stop: int) -> bytes:
         """As `lines`, by a look at each."""
-        texts = self._text[start:stop].split(b"\n")
-        lines = texts if self._text is self._data else self._data[start:stop].split(b"\n")
-        last_text, last = texts[-1], lines[-1]  # empty, or a line without an end
-        del texts[-1:], lines[len(texts) :]
+        found = []
+        many = few = 0
+        for begin, end in whole_lines(self._data, start, stop, _AT_ONCE):
+            lines = self._texts(self._data, begin, end)
+            texts = lines if self._text is self._data else self._texts(self._text, begin, end)
+            wanted = self._wanted_of(texts, lines)
+            many += len(lines)
+            few += len(wanted)
+            if len(wanted) == len(lines):
+                found.append(self._data[begin:end])
+            elif wanted:
+                last = b"" if wanted[-1] is lines[-1] and self._data[end - 1] != _NEWLINE else b"\n"
+                found.append("\n".join(wanted).encode("latin-1") + last)
+        self._whole.dense = few * _DENSE > many
+        return b"".join(found)
+
+    def _texts(self, data: bytes, begin: int, end: int) -> list[str]:
+        """Lines, a character for each byte: to look into a `str` takes half as long as to look into `bytes`."""
+        return data[begin : end - (self._data[end - 1] == _NEWLINE)].decode("latin-1").split("\n")
+
+    def _wanted_of(self, texts: list[str], lines: list[str]) -> list[str]:
         if self._simple:
-            key = self._any_of[0][0]
-            found = [line for text, line in zip(texts, lines, strict=True) if key in text]
-        else:
-            found = [line for text, line in zip(texts, lines, strict=True) if self._wanted(text)]
-        if last and self._wanted(last_text):
-            return b"".join(line + b"\n" for line in found) + last
-        return b"\n".join(found) + b"\n" if found else b""
+            key = self._any_of[0][0].decode("latin-1")
+            if texts is lines:
+                return [line for line in lines if key in line]
+            return [line for text, line in zip(texts, lines, strict=True) if key in text]
+        return [line for text, line in zip(texts, lines, strict=True) if self._wanted(text.encode("latin-1"))]
 
     def _wanted(self, text: bytes) -> bool:
         for parts in self._any_of:

@@ -14,7 +14,7 @@ from muster.agent.host.log_folder import folder
 from muster.agent.host.turns import in_turn
 from muster.agent.logs.labels import MAX_LINE
 from muster.agent.logs.line_filter import LineFilter
-from muster.agent.logs.log_reading import BATCH_BYTES, BATCH_CHUNKS, CHUNK, Chunk, RankLogFile, TimeIndex
+from muster.agent.logs.log_reading import BATCH_BYTES, BATCH_CHUNKS, CHUNK, Chunk, RankLogFile, TimeIndex, time_index
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output.log_reader import Reader
 
@@ -44,12 +44,20 @@ class Search:
     """As log_reading.Merge, of the lines that may be wanted."""
 
     def __init__(
-        self, files: list[RankLogFile], positions: dict[int, int], lines: LineFilter, resumed: Container[int] = ()
+        self,
+        files: list[RankLogFile],
+        positions: dict[int, int],
+        lines: LineFilter,
+        resumed: Container[int] = (),
+        *,
+        timed: bool = True,
     ) -> None:
         """Reading begins at `positions` (bytes, by rank). Of a rank in `resumed` that may be in a line that the reader
-        has the beginning of: the rest of that is read in any case."""
+        has the beginning of: the rest of that is read in any case. `timed`: as of Merge."""
         self._filter = lines
-        self._streams = [_SearchedLog(f, TimeIndex(f.index), positions[f.rank], positions[f.rank]) for f in files]
+        self._streams = [
+            _SearchedLog(f, time_index(f, timed=timed), positions[f.rank], positions[f.rank]) for f in files
+        ]
         self._resumed = {n for n, file in enumerate(files) if file.rank in resumed and positions[file.rank]}
         self._block = max(SMALL_BLOCK, min(BLOCK, SEARCH_BYTES // max(1, len(files))))
         self._heap: list[tuple[int, int]] | None = None

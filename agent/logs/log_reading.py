@@ -21,6 +21,7 @@ from muster.agent.errors import OffsetOutOfRange
 from muster.agent.host.log_folder import folder
 from muster.agent.host.turns import in_turn
 from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.model.states import JOB
 from muster.supervisors.output.gzip_members import open_read
 from muster.supervisors.output.log_layout import Layout
 from muster.supervisors.output.log_reader import Reader
@@ -30,6 +31,8 @@ from muster.supervisors.output.time_index import INDEX_INTERVAL_S, INDEX_RECORD
 CHUNK = 64 * 1024
 BATCH_BYTES = 4 * CHUNK
 BATCH_CHUNKS = 256
+#: Bytes in a chunk that only names output, at most and at least: what is less comes sooner in a message.
+PLACE, PLACE_LEAST = 16 << 20, 128 * 1024
 #: Seconds between two looks at the files of a followed job: the first while output arrives, the second at rest.
 POLL_MIN_S = 0.02
 POLL_MAX_S = 0.25
@@ -55,7 +58,8 @@ class RankLogFile:
 class Chunk:
     """Output of one rank. `time` in nanoseconds since the epoch, None if no index has it. `truncated`: the file is
     shorter than what was already read; reading continues at `offset`. `next`: `data` is only what was searched for in
-    the output from `offset` up to there. `completed`: the time of its last byte, if another."""
+    the output from `offset` up to there; with `in_file` all of that is wanted and the reader reads it. `completed`: the
+    time of its last byte, if another."""
 
     rank: int
     offset: int
@@ -64,6 +68,7 @@ class Chunk:
     truncated: bool = False
     next: int | None = None
     completed: int | None = None
+    in_file: bool = False
 
     @property
     def behind(self) -> int:
@@ -130,6 +135,21 @@ class TimeIndex:
             self._next += whole
             self._last = data[(whole - 1) * size : whole * size]
         self._ahead = [INDEX_RECORD.unpack_from(data, i * size) for i in reversed(range(whole))]
+
+
+class NoTimes(TimeIndex):
+    """Of output that is read without its times."""
+
+    def segment(self, position: int, limit: int) -> tuple[int | None, int]:
+        return None, limit
+
+    def forget(self) -> None:
+        """Does nothing: no record is held."""
+
+
+def time_index(file: RankLogFile, *, timed: bool) -> TimeIndex:
+    """The times of a rank's output, or none."""
+    return TimeIndex(file.index) if timed else NoTimes(file.index)
 
 
 def offset_since(file: RankLogFile, when: int, size: int) -> int:
@@ -261,9 +281,13 @@ class Merge:
     output. So the order holds within a round, and a rank that writes without end does not hold up the others.
     """
 
-    def __init__(self, files: list[RankLogFile], positions: dict[int, int]) -> None:
-        """Reading begins at `positions` (bytes, by rank)."""
-        self._streams = [_Stream(f, TimeIndex(f.index), positions[f.rank]) for f in files]
+    def __init__(
+        self, files: list[RankLogFile], positions: dict[int, int], *, timed: bool = True, in_file: bool = False
+    ) -> None:
+        """Reading begins at `positions` (bytes, by rank). `timed`: chunks have times; without, nothing is put in order.
+        `in_file`: chunks name the output of ranks where it is much."""
+        self._streams = [_Stream(f, time_index(f, timed=timed), positions[f.rank]) for f in files]
+        self._in_file = in_file
         self._heap: list[tuple[int, int]] | None = None
 
     def begin(self, sizes: dict[int, int], final: Container[int] = ()) -> bool:
@@ -301,6 +325,12 @@ class Merge:
             while self._heap and total < BATCH_BYTES and len(chunks) < BATCH_CHUNKS:
                 number = self._heap[0][1]
                 stream = self._streams[number]
+                if self._in_file and stream.file.rank != JOB and stream.end - stream.position >= PLACE_LEAST:
+                    chunks.append(self._place(stream))
+                    if stream.position >= stream.end:
+                        heapq.heappop(self._heap)
+                        self._push(number)
+                    continue
                 count = min(CHUNK, stream.end - stream.position)
                 begin, data = reader.read(stream.file.path, stream.position, count)
                 if begin > stream.position:  # that output was removed
@@ -318,6 +348,11 @@ class Merge:
                     heapq.heappop(self._heap)
                     self._push(number)
         return chunks
+
+    def _place(self, stream: _Stream) -> Chunk:
+        start = stream.position
+        stream.position = min(stream.end, start + PLACE)
+        return Chunk(stream.file.rank, start, b"", stream.time, next=stream.position, in_file=True)
 
     def _push(self, number: int) -> None:
         stream = self._streams[number]

@@ -82,6 +82,7 @@ def message(chunk: log_reading.Chunk) -> log_pb2.ReadLogsResponse:
         answer.time.CopyFrom(protobuf_times.timestamp_ns(chunk.time))
     if chunk.next is not None:
         answer.next_offset = chunk.next
+    answer.in_file = chunk.in_file
     return answer
 
 
@@ -90,9 +91,13 @@ def reading(
     positions: dict[int, int],
     lines: LineFilter | None,
     resumed: Container[int],
+    *,
+    timed: bool = True,
 ) -> log_reading.Merge | Search:
-    """Reads all output, or the lines that a filter lets through. `resumed`: see Search."""
-    return log_reading.Merge(files, positions) if lines is None else Search(files, positions, lines, resumed)
+    """Reads all output, or the lines that a filter lets through. `resumed`, `timed`: see Search."""
+    if lines is None:
+        return log_reading.Merge(files, positions, timed=timed)
+    return Search(files, positions, lines, resumed, timed=timed)
 
 
 def filter_of(message: log_pb2.LineFilter) -> LineFilter | None:

@@ -9,7 +9,8 @@ from muster.agent.api.services.node_log_service import NodeReading
 from muster.agent.errors import InvalidRequest, JobNotFound, JournalUnreadable, LogUnreadable
 from muster.agent.host import turns
 from muster.agent.jobs.entry import Entry, no_such_rank
-from muster.agent.logs import log_losses, log_reading
+from muster.agent.logs import log_losses, log_reading, logs_in_place
+from muster.agent.logs.line_search import Search
 from muster.agent.logs.log_events import EventLines
 from muster.agent.logs.log_stream import Span, events_before, files_of, files_of_services, filter_of, message, reading
 from muster.agent.messages import convert
@@ -58,6 +59,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
     async def _read(self, request: log_pb2.ReadLogsRequest, entry: Entry, context: "_Context") -> None:
         limits = _Limits(entry, request)
         lines = filter_of(request.lines)
+        timed = not (request.without_times and (request.only_losses or not request.events))
         events = await _events(self._server, entry, request, limits.span)
         while request.follow and not entry.job.ranks and not entry.job.state.final:
             await self._server.registry.wait_change(entry)  # its rank table is still to say which ranks there are
@@ -74,7 +76,12 @@ class LogService(log_pb2_grpc.LogServiceServicer):
                 await context.write(message(log_reading.Chunk(rank, offset, b"")))
         begun = dict(at) if limits.begins_late else {}
         own = {file.rank: request.job_offset for file in files if file.rank <= JOB and request.job_offset}
-        merge = reading(files, at, lines, asked | own)
+        timed = timed or len(files) > 1
+        merge: log_reading.Merge | Search
+        if await turns.in_turn(_is_seen, request, files):
+            merge = log_reading.Merge(files, at, timed=timed, in_file=True)
+        else:
+            merge = reading(files, at, lines, asked | own, timed=timed)
         bookmarked = events is None
         while True:
             ended = entry.job.state.final or limits.over
@@ -253,6 +260,11 @@ async def _events(
     if request.HasField("tail_lines"):
         await events.last(request.tail_lines)
     return events
+
+
+def _is_seen(request: log_pb2.ReadLogsRequest, files: list[log_reading.RankLogFile]) -> bool:
+    """Whether the reader sees the folder of these files."""
+    return request.HasField("folder") and bool(files) and request.folder == logs_in_place.identity(files[0].path.parent)
 
 
 def _losses_of(request: log_pb2.ReadLogsRequest) -> Callable[[int | None], bool]:

@@ -1,13 +1,16 @@
 """Reading output to its end, over restarts of the daemon."""
 
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from muster.agent.cli.client.calls import DaemonConnection, Patience
+from muster.agent.cli.client.calls import DaemonConnection, Patience, get_job
 from muster.agent.cli.exits import CallFailed, NoDaemon
 from muster.agent.cli.printing import note
 from muster.agent.text import clean
 from muster.v1 import log_pb2
+
+if TYPE_CHECKING:
+    from muster.agent.logs.logs_in_place import LogsInPlace
 
 Message = TypeVar("Message")
 
@@ -26,8 +29,11 @@ class Sink(Protocol):
         """Writes what is still kept."""
 
 
-def read(connection: DaemonConnection, request: log_pb2.ReadLogsRequest, sink: Sink) -> log_pb2.ReadLogsResponse:
-    """Feeds all output that `request` asks for to `sink` and returns the last message, which has the verdict.
+def read(
+    connection: DaemonConnection, request: log_pb2.ReadLogsRequest, sink: Sink, logs: "LogsInPlace | None" = None
+) -> log_pb2.ReadLogsResponse:
+    """Feeds all output that `request` asks for to `sink` and returns the last message, which has the verdict. What
+    messages name and do not carry is read from `logs`, as long as that goes well.
 
     When the connection breaks, reading goes on at the byte where it stopped, or, if that was removed, as near
     to it as can be, with the next daemon, for which it looks for PATIENCE_S. Raises CallFailed, NoDaemon, BadSpec and
@@ -37,13 +43,32 @@ def read(connection: DaemonConnection, request: log_pb2.ReadLogsRequest, sink: S
     def take(message: log_pb2.ReadLogsResponse) -> bool:
         own = f"service {request.service}" if request.HasField("service") else "job"
         source = own if message.job_log else f"rank {message.rank}"
+        if message.in_file and logs is not None:
+            for part, data in logs.read(message):
+                _take(request, request, source, part, sink, data)
+            return False
         return _take(request, request, source, message, sink)
 
     def moved(failure: CallFailed) -> bool:
         place = _moved(request, failure)
         return place is not None and not take(place)
 
-    return _patiently(connection, lambda: connection.stream(connection.logs.ReadLogs, request), take, sink, moved)
+    def stream() -> Iterator[log_pb2.ReadLogsResponse]:
+        return connection.stream(connection.logs.ReadLogs, request)
+
+    if logs is None:
+        return _patiently(connection, stream, take, sink, moved)
+    from muster.agent.logs.logs_in_place import NotInPlace
+
+    try:
+        last = _patiently(connection, stream, take, sink, moved)
+    except NotInPlace:
+        request.ClearField("folder")  # the daemon reads the rest, or says what happened to it
+        return _patiently(connection, stream, take, sink, moved)
+    # The daemon may have named all of it long ago: the job may have been removed since, and its name given to another.
+    if not logs.are_of(get_job(connection, request.job_id)):
+        raise CallFailed("NOT_FOUND", f"job {request.job_id}: was removed while its output was read", "JOB_NOT_FOUND")
+    return last
 
 
 def note_missing(last: log_pb2.ReadLogsResponse) -> bool:
@@ -108,8 +133,10 @@ def _take(
     source: str,
     message: log_pb2.ReadLogsResponse,
     sink: Sink,
+    data: bytes | None = None,
 ) -> bool:
-    """Feeds what is new in a message, and remembers in request and `place` where to go on. True for the last one."""
+    """Feeds what is new in a message, and remembers in request and `place` where to go on. True for the last one.
+    `data`: what the message does not carry."""
     if message.eof:
         return True
     when = message.time.ToNanoseconds() / 1e9
@@ -129,7 +156,8 @@ def _take(
     if message.offset > behind:
         note(f"{source}: bytes {behind} to {message.offset} are no longer stored")
         sink.cut(source)
-    if data := message.data[max(0, behind - _behind(message) + len(message.data)) :]:
+    data = message.data if data is None else data
+    if data := data[max(0, behind - _behind(message) + len(data)) :]:
         sink.feed(source, data, when)
     # Only now: if the sink could not take it, nobody has seen these bytes.
     _remember(place, message, _behind(message))

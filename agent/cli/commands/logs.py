@@ -72,6 +72,7 @@ def logs(
     from muster.agent.cli.client.knowing import knowing
     from muster.agent.cli.client.pattern_parts import wanted_lines
     from muster.agent.logs import labels
+    from muster.agent.logs.logs_in_place import LogsInPlace
     from muster.v1 import log_pb2
 
     if node == bool(job):
@@ -96,17 +97,25 @@ def logs(
             request.service = service
     if tail is not None:
         request.tail_lines = tail
+    lines = None
     if pattern is not None and (wanted := wanted_lines(pattern)) is not None:
+        from muster.agent.logs.line_filter import LineFilter
+
         request.lines.CopyFrom(wanted)
+        lines = LineFilter([tuple(each.parts) for each in wanted.any_of], ignore_case=wanted.ignore_case).of
     for field, value in ((request.since, since), (request.until, until)):
         if value is not None:
             field.FromNanoseconds(max(0, round(value * 1e9)))
     with knowing(address, job or "") as where, connect(where) as connection:
-        several = node
+        several, in_place = node, None
         if isinstance(request, log_pb2.ReadLogsRequest):
-            # Of a job that waits for its rank table it is not known yet.
             alone = own or service is not None
-            several = not alone and len(request.ranks) != 1 and len(get_job(connection, job or "").ranks) != 1
+            if not alone and (where.path is not None or len(request.ranks) != 1):
+                found = get_job(connection, job or "")
+                # Of a job that waits for its rank table it is not known yet.
+                several = len(request.ranks) != 1 and len(found.ranks) != 1
+                in_place = LogsInPlace.seen(found, request) if where.path is not None else None
+            request.without_times = not timestamps
             if several and not no_label and not ranks and attempt is None:
                 request.job_log = log_pb2.JOB_LOG_INCLUDED
                 request.events = not no_events
@@ -115,13 +124,15 @@ def logs(
         label = several and not no_label
         sink: following.Sink = labels.Raw(write, aside=note)
         if several or timestamps or pattern is not None:
-            sink = labels.LabelledLines(write, label=label, timestamps=timestamps, several=several, grep=pattern)
+            sink = labels.LabelledLines(
+                write, label=label, timestamps=timestamps, several=several, grep=pattern, lines=lines
+            )
         missing = False
         try:
             if isinstance(request, log_pb2.ReadNodeLogsRequest):
                 following.read_node(connection, request, sink)
             else:
-                missing = following.note_missing(following.read(connection, request, sink))
+                missing = following.note_missing(following.read(connection, request, sink, in_place))
         except StdoutFailed as failure:
             if failure.exit_code != Exit.PIPE_CLOSED:
                 raise

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from muster.v1 import job_pb2 as muster_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13muster/v1/log.proto\x12\tmuster.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13muster/v1/job.proto\"\x85\x04\n\x0fReadLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x03(\r\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\x12\x38\n\x07offsets\x18\x04 \x03(\x0b\x32\'.muster.v1.ReadLogsRequest.OffsetsEntry\x12\x17\n\ntail_lines\x18\x05 \x01(\rH\x00\x88\x01\x01\x12)\n\x05since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\"\n\x07job_log\x18\x07 \x01(\x0e\x32\x11.muster.v1.JobLog\x12\x12\n\njob_offset\x18\x08 \x01(\x04\x12\x14\n\x07\x61ttempt\x18\t \x01(\rH\x01\x88\x01\x01\x12)\n\x05until\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x65vents\x18\x0b \x01(\x08\x12\x14\n\x0c\x65vent_cursor\x18\x0c \x01(\t\x12\x13\n\x0bonly_losses\x18\r \x01(\x08\x12$\n\x05lines\x18\x0e \x01(\x0b\x32\x15.muster.v1.LineFilter\x12\x14\n\x07service\x18\x0f \x01(\rH\x02\x88\x01\x01\x1a.\n\x0cOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\r\n\x0b_tail_linesB\n\n\x08_attemptB\n\n\x08_service\"G\n\nLineFilter\x12$\n\x06\x61ny_of\x18\x01 \x03(\x0b\x32\x14.muster.v1.LineParts\x12\x13\n\x0bignore_case\x18\x02 \x01(\x08\"\x1a\n\tLineParts\x12\r\n\x05parts\x18\x01 \x03(\x0c\"\xcd\x02\n\x10ReadLogsResponse\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03\x65of\x18\x05 \x01(\x08\x12#\n\x07verdict\x18\x06 \x01(\x0b\x32\x12.muster.v1.Verdict\x12\"\n\x05state\x18\x07 \x01(\x0e\x32\x13.muster.v1.JobState\x12\x11\n\ttruncated\x18\x08 \x01(\x08\x12\x0f\n\x07job_log\x18\t \x01(\x08\x12\x14\n\x0c\x65vent_cursor\x18\n \x01(\t\x12)\n\x07missing\x18\x0b \x03(\x0b\x32\x18.muster.v1.MissingOutput\x12\x18\n\x0bnext_offset\x18\x0c \x01(\x04H\x00\x88\x01\x01\x42\x0e\n\x0c_next_offset\"M\n\rMissingOutput\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0f\n\x07job_log\x18\x02 \x01(\x08\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x9a\x02\n\x13ReadNodeLogsRequest\x12\x0e\n\x06\x66ollow\x18\x01 \x01(\x08\x12\x17\n\ntail_lines\x18\x02 \x01(\rH\x00\x88\x01\x01\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\tpositions\x18\x05 \x03(\x0b\x32\x16.muster.v1.JobPosition\x12\x0e\n\x06\x65vents\x18\x06 \x01(\x08\x12\x14\n\x0c\x65vent_cursor\x18\x07 \x01(\t\x12$\n\x05lines\x18\x08 \x01(\x0b\x32\x15.muster.v1.LineFilterB\r\n\x0b_tail_lines\"\xc8\x01\n\x0bJobPosition\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12/\n\x0b\x61\x63\x63\x65pted_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x07offsets\x18\x03 \x03(\x0b\x32#.muster.v1.JobPosition.OffsetsEntry\x12\x12\n\njob_offset\x18\x04 \x01(\x04\x1a.\n\x0cOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x84\x01\n\x14ReadNodeLogsResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12/\n\x0b\x61\x63\x63\x65pted_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x06output\x18\x03 \x01(\x0b\x32\x1b.muster.v1.ReadLogsResponse*I\n\x06JobLog\x12\x17\n\x13JOB_LOG_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_LOG_INCLUDED\x10\x01\x12\x10\n\x0cJOB_LOG_ONLY\x10\x02\x32\xa6\x01\n\nLogService\x12\x45\n\x08ReadLogs\x12\x1a.muster.v1.ReadLogsRequest\x1a\x1b.muster.v1.ReadLogsResponse0\x01\x12Q\n\x0cReadNodeLogs\x12\x1e.muster.v1.ReadNodeLogsRequest\x1a\x1f.muster.v1.ReadNodeLogsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13muster/v1/log.proto\x12\tmuster.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13muster/v1/job.proto\"\xc2\x04\n\x0fReadLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x03(\r\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\x12\x38\n\x07offsets\x18\x04 \x03(\x0b\x32\'.muster.v1.ReadLogsRequest.OffsetsEntry\x12\x17\n\ntail_lines\x18\x05 \x01(\rH\x00\x88\x01\x01\x12)\n\x05since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\"\n\x07job_log\x18\x07 \x01(\x0e\x32\x11.muster.v1.JobLog\x12\x12\n\njob_offset\x18\x08 \x01(\x04\x12\x14\n\x07\x61ttempt\x18\t \x01(\rH\x01\x88\x01\x01\x12)\n\x05until\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x65vents\x18\x0b \x01(\x08\x12\x14\n\x0c\x65vent_cursor\x18\x0c \x01(\t\x12\x13\n\x0bonly_losses\x18\r \x01(\x08\x12$\n\x05lines\x18\x0e \x01(\x0b\x32\x15.muster.v1.LineFilter\x12\x14\n\x07service\x18\x0f \x01(\rH\x02\x88\x01\x01\x12$\n\x06\x66older\x18\x10 \x01(\x0b\x32\x14.muster.v1.LogFolder\x12\x15\n\rwithout_times\x18\x11 \x01(\x08\x1a.\n\x0cOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\r\n\x0b_tail_linesB\n\n\x08_attemptB\n\n\x08_service\";\n\tLogFolder\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\x04\x12\r\n\x05inode\x18\x03 \x01(\x04\"G\n\nLineFilter\x12$\n\x06\x61ny_of\x18\x01 \x03(\x0b\x32\x14.muster.v1.LineParts\x12\x13\n\x0bignore_case\x18\x02 \x01(\x08\"\x1a\n\tLineParts\x12\r\n\x05parts\x18\x01 \x03(\x0c\"\xde\x02\n\x10ReadLogsResponse\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03\x65of\x18\x05 \x01(\x08\x12#\n\x07verdict\x18\x06 \x01(\x0b\x32\x12.muster.v1.Verdict\x12\"\n\x05state\x18\x07 \x01(\x0e\x32\x13.muster.v1.JobState\x12\x11\n\ttruncated\x18\x08 \x01(\x08\x12\x0f\n\x07job_log\x18\t \x01(\x08\x12\x14\n\x0c\x65vent_cursor\x18\n \x01(\t\x12)\n\x07missing\x18\x0b \x03(\x0b\x32\x18.muster.v1.MissingOutput\x12\x18\n\x0bnext_offset\x18\x0c \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07in_file\x18\r \x01(\x08\x42\x0e\n\x0c_next_offset\"M\n\rMissingOutput\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0f\n\x07job_log\x18\x02 \x01(\x08\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x9a\x02\n\x13ReadNodeLogsRequest\x12\x0e\n\x06\x66ollow\x18\x01 \x01(\x08\x12\x17\n\ntail_lines\x18\x02 \x01(\rH\x00\x88\x01\x01\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\tpositions\x18\x05 \x03(\x0b\x32\x16.muster.v1.JobPosition\x12\x0e\n\x06\x65vents\x18\x06 \x01(\x08\x12\x14\n\x0c\x65vent_cursor\x18\x07 \x01(\t\x12$\n\x05lines\x18\x08 \x01(\x0b\x32\x15.muster.v1.LineFilterB\r\n\x0b_tail_lines\"\xc8\x01\n\x0bJobPosition\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12/\n\x0b\x61\x63\x63\x65pted_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x07offsets\x18\x03 \x03(\x0b\x32#.muster.v1.JobPosition.OffsetsEntry\x12\x12\n\njob_offset\x18\x04 \x01(\x04\x1a.\n\x0cOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x84\x01\n\x14ReadNodeLogsResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12/\n\x0b\x61\x63\x63\x65pted_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x06output\x18\x03 \x01(\x0b\x32\x1b.muster.v1.ReadLogsResponse*I\n\x06JobLog\x12\x17\n\x13JOB_LOG_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_LOG_INCLUDED\x10\x01\x12\x10\n\x0cJOB_LOG_ONLY\x10\x02\x32\xa6\x01\n\nLogService\x12\x45\n\x08ReadLogs\x12\x1a.muster.v1.ReadLogsRequest\x1a\x1b.muster.v1.ReadLogsResponse0\x01\x12Q\n\x0cReadNodeLogs\x12\x1e.muster.v1.ReadNodeLogsRequest\x1a\x1f.muster.v1.ReadNodeLogsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,28 +37,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READLOGSREQUEST_OFFSETSENTRY']._serialized_options = b'8\001'
   _globals['_JOBPOSITION_OFFSETSENTRY']._loaded_options = None
   _globals['_JOBPOSITION_OFFSETSENTRY']._serialized_options = b'8\001'
-  _globals['_JOBLOG']._serialized_start=1747
-  _globals['_JOBLOG']._serialized_end=1820
+  _globals['_JOBLOG']._serialized_start=1886
+  _globals['_JOBLOG']._serialized_end=1959
   _globals['_READLOGSREQUEST']._serialized_start=89
-  _globals['_READLOGSREQUEST']._serialized_end=606
-  _globals['_READLOGSREQUEST_OFFSETSENTRY']._serialized_start=521
-  _globals['_READLOGSREQUEST_OFFSETSENTRY']._serialized_end=567
-  _globals['_LINEFILTER']._serialized_start=608
-  _globals['_LINEFILTER']._serialized_end=679
-  _globals['_LINEPARTS']._serialized_start=681
-  _globals['_LINEPARTS']._serialized_end=707
-  _globals['_READLOGSRESPONSE']._serialized_start=710
-  _globals['_READLOGSRESPONSE']._serialized_end=1043
-  _globals['_MISSINGOUTPUT']._serialized_start=1045
-  _globals['_MISSINGOUTPUT']._serialized_end=1122
-  _globals['_READNODELOGSREQUEST']._serialized_start=1125
-  _globals['_READNODELOGSREQUEST']._serialized_end=1407
-  _globals['_JOBPOSITION']._serialized_start=1410
-  _globals['_JOBPOSITION']._serialized_end=1610
-  _globals['_JOBPOSITION_OFFSETSENTRY']._serialized_start=521
-  _globals['_JOBPOSITION_OFFSETSENTRY']._serialized_end=567
-  _globals['_READNODELOGSRESPONSE']._serialized_start=1613
-  _globals['_READNODELOGSRESPONSE']._serialized_end=1745
-  _globals['_LOGSERVICE']._serialized_start=1823
-  _globals['_LOGSERVICE']._serialized_end=1989
+  _globals['_READLOGSREQUEST']._serialized_end=667
+  _globals['_READLOGSREQUEST_OFFSETSENTRY']._serialized_start=582
+  _globals['_READLOGSREQUEST_OFFSETSENTRY']._serialized_end=628
+  _globals['_LOGFOLDER']._serialized_start=669
+  _globals['_LOGFOLDER']._serialized_end=728
+  _globals['_LINEFILTER']._serialized_start=730
+  _globals['_LINEFILTER']._serialized_end=801
+  _globals['_LINEPARTS']._serialized_start=803
+  _globals['_LINEPARTS']._serialized_end=829
+  _globals['_READLOGSRESPONSE']._serialized_start=832
+  _globals['_READLOGSRESPONSE']._serialized_end=1182
+  _globals['_MISSINGOUTPUT']._serialized_start=1184
+  _globals['_MISSINGOUTPUT']._serialized_end=1261
+  _globals['_READNODELOGSREQUEST']._serialized_start=1264
+  _globals['_READNODELOGSREQUEST']._serialized_end=1546
+  _globals['_JOBPOSITION']._serialized_start=1549
+  _globals['_JOBPOSITION']._serialized_end=1749
+  _globals['_JOBPOSITION_OFFSETSENTRY']._serialized_start=582
+  _globals['_JOBPOSITION_OFFSETSENTRY']._serialized_end=628
+  _globals['_READNODELOGSRESPONSE']._serialized_start=1752
+  _globals['_READNODELOGSRESPONSE']._serialized_end=1884
+  _globals['_LOGSERVICE']._serialized_start=1962
+  _globals['_LOGSERVICE']._serialized_end=2128
 # @@protoc_insertion_point(module_scope)

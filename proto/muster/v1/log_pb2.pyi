@@ -83,6 +83,8 @@ class ReadLogsRequest(_message.Message):
     ONLY_LOSSES_FIELD_NUMBER: _builtins.int
     LINES_FIELD_NUMBER: _builtins.int
     SERVICE_FIELD_NUMBER: _builtins.int
+    FOLDER_FIELD_NUMBER: _builtins.int
+    WITHOUT_TIMES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     follow: _builtins.bool
     """Continue until the job has ended and everything was read."""
@@ -103,6 +105,10 @@ class ReadLogsRequest(_message.Message):
     service: _builtins.int
     """Only the output of this service, by its place in Job.services. Its messages have `job_log`, it starts at `job_offset`.
     Not together with ranks, offsets, events or an attempt.
+    """
+    without_times: _builtins.bool
+    """The reader needs no times. Output of a single log then comes without, and in larger pieces. It changes nothing where
+    output is put in order with that of other ranks, or with events.
     """
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -126,6 +132,12 @@ class ReadLogsRequest(_message.Message):
     def lines(self) -> Global___LineFilter:
         """Send only lines that may be wanted. Events are not filtered."""
 
+    @_builtins.property
+    def folder(self) -> Global___LogFolder:
+        """The reader sees this folder where the job's logs are. If it is the daemon's own, the messages name long pieces of the
+        ranks' output and do not carry them (`in_file`): the reader reads the files itself. `lines` is ignored.
+        """
+
     def __init__(
         self,
         *,
@@ -144,10 +156,12 @@ class ReadLogsRequest(_message.Message):
         only_losses: _builtins.bool = ...,
         lines: Global___LineFilter | None = ...,
         service: _builtins.int | None = ...,
+        folder: Global___LogFolder | None = ...,
+        without_times: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_service", b"_service", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "lines", b"lines", "service", b"service", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_service", b"_service", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "folder", b"folder", "lines", b"lines", "service", b"service", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_service", b"_service", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "event_cursor", b"event_cursor", "events", b"events", "follow", b"follow", "job_id", b"job_id", "job_log", b"job_log", "job_offset", b"job_offset", "lines", b"lines", "offsets", b"offsets", "only_losses", b"only_losses", "ranks", b"ranks", "service", b"service", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_service", b"_service", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "event_cursor", b"event_cursor", "events", b"events", "folder", b"folder", "follow", b"follow", "job_id", b"job_id", "job_log", b"job_log", "job_offset", b"job_offset", "lines", b"lines", "offsets", b"offsets", "only_losses", b"only_losses", "ranks", b"ranks", "service", b"service", "since", b"since", "tail_lines", b"tail_lines", "until", b"until", "without_times", b"without_times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__attempt: _TypeAlias = _typing.Literal["attempt"]  # noqa: Y015
     _WhichOneofArgType__attempt: _TypeAlias = _typing.Literal["_attempt", b"_attempt"]  # noqa: Y015
@@ -163,6 +177,33 @@ class ReadLogsRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tail_lines) -> _WhichOneofReturnType__tail_lines | None: ...
 
 Global___ReadLogsRequest: _TypeAlias = ReadLogsRequest  # noqa: Y015
+
+@_typing.final
+class LogFolder(_message.Message):
+    """One folder on this machine since its boot: the same for every process that sees it, under whatever path."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOT_ID_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    INODE_FIELD_NUMBER: _builtins.int
+    boot_id: _builtins.str
+    device: _builtins.int
+    inode: _builtins.int
+    def __init__(
+        self,
+        *,
+        boot_id: _builtins.str = ...,
+        device: _builtins.int = ...,
+        inode: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "device", b"device", "inode", b"inode"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogFolder: _TypeAlias = LogFolder  # noqa: Y015
 
 @_typing.final
 class LineFilter(_message.Message):
@@ -236,6 +277,7 @@ class ReadLogsResponse(_message.Message):
     EVENT_CURSOR_FIELD_NUMBER: _builtins.int
     MISSING_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    IN_FILE_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     offset: _builtins.int
     """Offset of the first byte of `data` in the rank's file."""
@@ -256,6 +298,8 @@ class ReadLogsResponse(_message.Message):
     """With `lines`: `data` are the wanted lines of the output from `offset` up to here, and a reader that lost its
     connection continues here. Other messages have no such field: there reading continues behind `data`.
     """
+    in_file: _builtins.bool
+    """With `folder`: the output from `offset` up to `next_offset` is in the files of the log, and `data` is empty."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When the data was written, as far as the time index tells (100 ms)."""
@@ -283,10 +327,11 @@ class ReadLogsResponse(_message.Message):
         event_cursor: _builtins.str = ...,
         missing: _abc.Iterable[Global___MissingOutput] | None = ...,
         next_offset: _builtins.int | None = ...,
+        in_file: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset", "next_offset", b"next_offset", "time", b"time", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset", "data", b"data", "eof", b"eof", "event_cursor", b"event_cursor", "job_log", b"job_log", "missing", b"missing", "next_offset", b"next_offset", "offset", b"offset", "rank", b"rank", "state", b"state", "time", b"time", "truncated", b"truncated", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset", "data", b"data", "eof", b"eof", "event_cursor", b"event_cursor", "in_file", b"in_file", "job_log", b"job_log", "missing", b"missing", "next_offset", b"next_offset", "offset", b"offset", "rank", b"rank", "state", b"state", "time", b"time", "truncated", b"truncated", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_offset: _TypeAlias = _typing.Literal["next_offset"]  # noqa: Y015
     _WhichOneofArgType__next_offset: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset"]  # noqa: Y015

@@ -19,7 +19,7 @@ from grpc import aio
 from muster.agent.cli.client import follow
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.calls import DaemonConnection
-from muster.agent.logs import labels
+from muster.agent.logs import labels, logs_in_place
 from muster.v1 import job_pb2, log_pb2, log_pb2_grpc
 from tests.conftest import Daemon, eventually
 from tests.integration.api.test_cli import MUSTER, environment, started
@@ -275,6 +275,45 @@ def test_only_lines_that_may_match_travel(ended):
     assert b"".join(message.data for message in messages) == b"o 0\nend"
     with pytest.raises(grpc.RpcError, match=r"lines.any_of\[0\].parts: 0 parts"):
         ended.read_logs("two", lines=log_pb2.LineFilter(any_of=[log_pb2.LineParts()]))
+
+
+def test_a_reader_that_sees_the_files_gets_the_place_of_the_output(ended):
+    """Where that is much: the rest travels."""
+    [rank, _] = ended.get("two").ranks
+    log = Path(rank.log_path)
+    size = log.stat().st_size
+    folder = logs_in_place.identity(log.parent)
+    assert folder is not None
+    named, last = ended.read_logs("two", folder=folder, ranks=[0], without_times=True)
+    assert (named.in_file, named.data, named.offset, named.next_offset) == (True, b"", 0, size)
+    assert last.eof
+    [travels, _] = ended.read_logs("two", folder=folder, ranks=[0], without_times=True, offsets={0: size - 9})[-2:]
+    assert (travels.in_file, travels.data) == (False, log.read_bytes()[-9:])
+    folder.inode += 1
+    *messages, last = ended.read_logs("two", folder=folder, ranks=[0])
+    assert sum(len(message.data) for message in messages) == size
+
+
+def test_what_is_read_in_place_and_cannot_be_any_more_is_read_by_the_daemon(ended, monkeypatch):
+    """Where the files are seen and not, in the middle of reading: the same bytes."""
+    whole = ended.cli("logs", "two", "-r", "0").stdout.encode()
+    shown: list[bytes] = []
+    seen = logs_in_place.LogsInPlace.read
+
+    def half(self: logs_in_place.LogsInPlace, named: log_pb2.ReadLogsResponse) -> Iterator[Any]:
+        for part, data in seen(self, named):
+            part.next_offset = part.offset + len(data) // 2
+            yield part, data[: len(data) // 2]
+            raise logs_in_place.NotInPlace
+
+    monkeypatch.setattr(logs_in_place.LogsInPlace, "read", half)
+    asked = log_pb2.ReadLogsRequest(job_id="two", ranks=[0], without_times=True)
+    connection = DaemonConnection(Address(ended.root.socket, True))
+    place = logs_in_place.LogsInPlace.seen(ended.get("two"), asked)
+    assert place is not None
+    last = follow.read(connection, asked, labels.Raw(shown.append), place)
+    connection.close()
+    assert (b"".join(shown), last.eof, len(shown) > 1) == (whole, True, True)
 
 
 @pytest.mark.slow

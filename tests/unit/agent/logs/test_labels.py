@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.agent.cli.client import pattern_parts
 from muster.agent.logs import labels
+from muster.agent.logs.line_filter import LineFilter
 
 
 def lines(
@@ -105,6 +107,29 @@ def test_what_comes_behind_a_cut_is_another_line():
 def test_grep_takes_the_lines_in_which_it_is_found(pattern, expected):
     fed = [(0, b"a"), (1, b"c\nb\n"), (0, b"b\nx\xc3"), (0, b"\xa9y\nreturn\r\n\n\xff\x00\nthe end")]
     assert sorted(lines(*fed, grep=pattern).splitlines(True)) == sorted(expected.splitlines(True))
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"needle", b"NEEDLE", b"x" * 9, b"\n", b"\r\n", "\u212a\xb5".encode(), b"\xff"])),
+    st.sampled_from(["needle", "k", "ne+dle", "needle|a", "a$", "x.*a"]),
+    st.booleans(),
+    st.integers(1, 40),
+)
+def test_what_lets_all_matching_lines_through_changes_nothing(parts, pattern, ignore_case, size):
+    data = b"".join(parts)
+    grep = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+    wanted = pattern_parts.wanted_lines(grep)
+    assert wanted is not None
+    line_filter = LineFilter([tuple(each.parts) for each in wanted.any_of], ignore_case=ignore_case)
+    shown: list[bytes] = []
+    sink = labels.LabelledLines(shown.append, label=False, several=False, grep=grep, lines=line_filter.of)
+    for _ in range(3):  # what was found before decides how it is searched
+        for begin in range(0, len(data), size):
+            sink.feed("rank 0", data[begin : begin + size], 1.0)
+        sink.cut("rank 0")
+    lines = data.split(b"\n") if not data.endswith(b"\n") else data[:-1].split(b"\n")
+    expected = [one + b"\n" for one in lines if grep.search(one.decode("utf-8", "replace").rstrip("\r"))]
+    assert b"".join(shown) == b"".join(expected) * 3 or not data
 
 
 def test_the_first_piece_of_a_long_line_decides():

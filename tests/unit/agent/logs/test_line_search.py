@@ -68,7 +68,9 @@ async def chunks_of(reading: Merge | Search, rounds: list[dict[int, int]], *, en
 
 def shown(chunks: list[Chunk], pattern: "re.Pattern[str]", *, several: bool) -> bytes:
     out: list[bytes] = []
-    sink = labels.LabelledLines(out.append, label=several, timestamps=True, several=several, grep=pattern)
+    sink = labels.LabelledLines(
+        out.append, label=several, timestamps=True, several=several, grep=pattern, lines=filter_of(pattern).of
+    )
     behind: dict[int, int] = {}
     for chunk in chunks:
         source = f"rank {chunk.rank}"
