@@ -52,9 +52,11 @@ def build(source: Path, into: Path) -> Path:
 class Machine:
     """Boots a copy of the tree; `with` ends it."""
 
-    def __init__(self, folder: Path, wheels: Path) -> None:
+    def __init__(self, folder: Path, wheels: Path, name: str = "muster", programs: str = f"{VENV}/bin") -> None:
+        """`wheels`: come to lie in its /wheels. `programs`: the folder of muster's, once it is installed."""
         self.tree = folder / "tree"
-        self.name = f"muster{os.getpid()}"
+        self.name = f"{name}{os.getpid()}"
+        self.programs = programs
         subprocess.run(["cp", "-a", "--reflink=auto", f"{debian.tree()}/.", _made(self.tree)], check=True)
         shutil.copytree(wheels, self.tree / "wheels")
         self._console = folder / "console"
@@ -133,7 +135,7 @@ class Machine:
         return self.run("sh", "-ec", script, check=check)
 
     def muster(self, *argv: str, check: bool = True) -> str:
-        return self.run(f"{VENV}/bin/muster", *argv, check=check)
+        return self.run(f"{self.programs}/muster", *argv, check=check)
 
     def job(self, job_id: str) -> dict[str, object]:
         """As `muster status -o json` shows it."""
