@@ -21,9 +21,12 @@ booted() { [ -d /run/systemd/system ]; }
 # The daemon is that of `muster service install`, whose unit goes before the package's.
 hidden() { [ -e "$hiding" ]; }
 
+# Debian's helpers work for dpkg alone.
+for_dpkg() { [ -n "${DPKG_MAINTSCRIPT_PACKAGE-}" ] && has deb-systemd-helper; }
+
 # On Debian the node's policy (policy-rc.d) may forbid it.
 invoke() {
-  if has deb-systemd-invoke; then deb-systemd-invoke "$@"; else systemctl "$@"; fi
+  if for_dpkg; then deb-systemd-invoke "$@"; else systemctl "$@"; fi
 }
 
 state() { systemctl show -p ActiveState --value musterd.service; }
@@ -49,10 +52,9 @@ point() {
 
 # The versions here, one a line; an environment that somebody made here has no such file.
 versions() {
-  for mark in "$home"/*/package-id; do
-    [ -e "$mark" ] && basename "$(dirname "$mark")"
+  for folder in "$home"/*; do
+    if [ ! -L "$folder" ] && [ -e "$folder/package-id" ]; then basename "$folder"; fi
   done
-  return 0
 }
 
 sweep() {
@@ -93,7 +95,7 @@ prepare() {
 
 # At each boot; on Debian unless an administrator has disabled it, elsewhere as the node's presets say.
 enable() {
-  if has deb-systemd-helper; then
+  if for_dpkg; then
     if deb-systemd-helper --quiet was-enabled musterd.service; then
       deb-systemd-helper enable musterd.service >/dev/null
     else
@@ -168,7 +170,7 @@ removing() {
   if booted && ! hidden; then
     # Jobs and their supervisors have scopes of their own: they run on.
     invoke stop musterd.service || systemctl stop musterd.service
-    has deb-systemd-helper || systemctl disable -q musterd.service || true
+    for_dpkg || systemctl disable -q musterd.service || true
     running=$(jobs)
     if [ -z "$running" ]; then
       systemctl stop 'muster-nursery:*.scope' || true

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.release import deb, package, rpm, tree
-from tests.system.machine import Machine
+from tests.system.machine import Machine, OverlaidMachine
 
 #: What the second version says.
 NEWER = "99.1"
@@ -61,7 +61,7 @@ def fresh(built: tuple[Built, Built], tmp_path_factory: pytest.TempPathFactory) 
     """The packages lie in its /packages."""
     folder = tmp_path_factory.mktemp("fresh")
     packages = tree.clear(folder / "packages")
-    with Machine(folder, packages, "fresh", "/usr/bin") as booted:
+    with OverlaidMachine(folder, packages, "fresh", "/usr/bin") as booted:
         place = tree.clear(booted.tree / "packages")
         for each in built:
             for path in map(Path, (each.deb, each.rpm)):

@@ -20,7 +20,7 @@ def version(node: Machine) -> str:
 
 def versions(node: Machine) -> set[str]:
     """The folders that run, or could."""
-    return set(node.sh("cd /opt/muster; ls -d */package-id 2>/dev/null | xargs -r dirname").split())
+    return set(node.sh("cd /opt/muster; find . -mindepth 2 -maxdepth 2 -name package-id -printf '%h\n'").split())
 
 
 def dpkg(node: Machine, *argv: str) -> str:
@@ -51,7 +51,7 @@ def test_a_deb_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) ->
     dpkg(fresh, "-i", second)
     assert version(fresh) == NEWER and main_pid(fresh) != before
     assert pids(fresh, "upgraded-over") == ranks
-    assert versions(fresh) == {old.id, new.id}
+    assert versions(fresh) == {f"./{old.id}", f"./{new.id}"}
     assert fresh.sh("ls /opt/muster/package").split() == [new.id, "maintain"]
     assert dpkg(fresh, "-V", "muster-agent") == ""
 
@@ -99,7 +99,7 @@ def test_an_rpm_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) -
     fresh.sh(f"{rpm} -U {second}")
     assert version(fresh) == NEWER
     assert pids(fresh, "in-an-rpm") == ranks
-    assert versions(fresh) == {old.id, new.id}
+    assert versions(fresh) == {f"./{old.id}", f"./{new.id}"}
     assert fresh.sh("ls /opt/muster/package").split() == [new.id, "maintain"]
     assert "jobs continue without a daemon: in-an-rpm" in fresh.sh(f"{rpm} -e muster-agent 2>&1")
     fresh.sh(f"{rpm} -i {second}")
