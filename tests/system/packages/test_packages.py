@@ -24,7 +24,7 @@ def versions(node: Machine) -> set[str]:
 
 
 def dpkg(node: Machine, *argv: str) -> str:
-    return node.sh(f"dpkg {' '.join(argv)} 2>&1")
+    return node.run("sh", "-c", 'dpkg "$@" 2>&1', "dpkg", *argv, timeout=300)
 
 
 def test_a_deb_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) -> None:
@@ -89,20 +89,24 @@ def test_an_rpm_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) -
     first, second = (f"/packages/{Path(each.rpm).name}" for each in built)
     if fresh.sh("command -v rpm || true") == "":
         pytest.skip("needs rpm")
-    rpm = "rpm --nodeps"  # dpkg knows what is here
-    fresh.sh(f"{rpm} -i {first}")
+
+    def rpm(*argv: str) -> str:
+        """Without dependencies: it is dpkg that knows what is here."""
+        return fresh.run("sh", "-c", 'rpm --nodeps "$@" 2>&1', "rpm", *argv, timeout=300)
+
+    rpm("-i", first)
     wait_up(fresh)
     assert version(fresh) != NEWER
     assert fresh.sh("rpm -V --nodeps muster-agent") == ""
     assert "/usr/bin/python3" in fresh.sh("rpm -qR muster-agent")
     ranks = start(fresh, "in-an-rpm")
-    fresh.sh(f"{rpm} -U {second}")
+    rpm("-U", second)
     assert version(fresh) == NEWER
     assert pids(fresh, "in-an-rpm") == ranks
     assert versions(fresh) == {f"./{old.id}", f"./{new.id}"}
     assert fresh.sh("ls /opt/muster/package").split() == [new.id, "maintain"]
-    assert "jobs continue without a daemon: in-an-rpm" in fresh.sh(f"{rpm} -e muster-agent 2>&1")
-    fresh.sh(f"{rpm} -i {second}")
+    assert "jobs continue without a daemon: in-an-rpm" in rpm("-e", "muster-agent")
+    rpm("-i", second)
     check_unharmed(fresh, "in-an-rpm", ranks)
-    fresh.sh(f"{rpm} -e muster-agent")
+    rpm("-e", "muster-agent")
     assert fresh.sh("pgrep -a muster || true; find /usr /etc -name '*muster*' -not -path '/etc/muster*'") == ""
