@@ -32,7 +32,7 @@ MINDSPORE ?= mindspore==2.7.*
 # proto/muster holds links to agent, supervisors and probes.
 CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test test-slow chaos test-system test-gpu record-gpu wheelhouse image test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench bench-compare bench-growth soak lock clean
+.PHONY: help setup run test test-slow chaos test-system test-gpu record-gpu wheelhouse image release check-release test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench bench-compare bench-growth soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -75,6 +75,13 @@ wheelhouse: $(READY) $(PROGRAM)  ## for `make test-gpu` on a machine without a n
 
 image: $(READY) $(PROGRAM)  ## a container image, by buildah: IMAGE_ARGS="--base IMAGE --tool podman", --ascend
 	@$(BIN)/python -m scripts.image $(IMAGE_ARGS)
+
+# RELEASE_ARGS="--python 3.11 --python 3.12 --machine x86_64 --machine aarch64 --release 2"
+release: $(READY) $(PROGRAM)  ## dist/: wheels, sdist, .deb, .rpm, SBOM, checksums, notes; RELEASE_ARGS="--python 3.12" is the nodes'
+	@$(BIN)/python -m scripts.release $(RELEASE_ARGS)
+
+check-release: $(READY) $(PROGRAM)  ## builds all of it again, and compares; with the RELEASE_ARGS of `make release`
+	@$(BIN)/python -m scripts.release --check $(RELEASE_ARGS)
 
 test-msrun: $(READY) $(MINDSPORE_READY)  ## the tests of msrun with MindSpore: a download of 800 MB
 	@MUSTER_TEST_MSRUN="$(CURDIR)/.venv-mindspore/bin" \

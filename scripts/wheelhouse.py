@@ -11,6 +11,7 @@ Usage: python -m scripts.wheelhouse FOLDER [--python 3.12] [--machine x86_64] [-
 import argparse
 import hashlib
 import importlib.metadata
+import os
 import platform
 import re
 import shutil
@@ -70,8 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(given.folder), str(ROOT)]
     own_pip = f"pip=={importlib.metadata.version('pip')}"
     installer = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(given.folder), own_pip]
+    environ = os.environ | {"MUSTER_WHEEL": given.machine}
     for command in ([*pip, "-r", str(wanted)], build, *([installer] if given.image else [])):
-        if code := subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode:
+        if code := subprocess.run(command, check=False, env=environ, stdout=subprocess.DEVNULL).returncode:
             return code
     (own,) = given.folder.glob("muster_agent-*.whl")
     with open(wanted, "a") as file:

@@ -1,6 +1,7 @@
 """One machine for all of these tests, booted once; each leaves it with the service up and no job running."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,14 @@ from tests.system.machine import VENV, Machine
 
 
 @pytest.fixture(scope="session")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    folder = tmp_path_factory.mktemp("machine")
-    with Machine(folder, machine.wheels(folder)) as booted:
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of muster and of all that it needs."""
+    return machine.wheels(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="session")
+def node(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    with Machine(tmp_path_factory.mktemp("machine"), wheels) as booted:
         booted.sh(
             f"python3 -m venv {VENV}; {VENV}/bin/pip install -q --no-index --find-links /wheels muster-agent; "
             f"{VENV}/bin/muster service install"

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 #: What is in it, beyond the smallest. Of a machine, all but the last; of an image's base, Python and the last.
-PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-venv,procps,man-db,mandoc,zsh,fish,binutils"
+PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-venv,procps,man-db,mandoc,zsh,fish,binutils,python3-apt,rpm"
 #: Where programs of root's are, too.
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 

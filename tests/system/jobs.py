@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.system import machine
-from tests.system.machine import VENV, Machine
+from tests.system.machine import Machine
 
 
 def on_a_machine() -> list[pytest.MarkDecorator]:
@@ -47,7 +47,7 @@ def check_unharmed(node: Machine, job_id: str, before: list[int]) -> None:
     assert pids(node, job_id) == before
     node.sh(f"kill -USR1 {before[0]}")
     eventually(lambda: node.job(job_id)["state"] == "JOB_STATE_FAILED", message="the job to end")
-    assert node.run(f"{VENV}/bin/muster", "wait", job_id, check=False) == f"{job_id} FAILED"
+    assert node.run(f"{node.programs}/muster", "wait", job_id, check=False) == f"{job_id} FAILED"
     job = node.job(job_id)
     assert job["verdict"]["exitCode"] == 7, job  # type: ignore[index]  # JSON
     for rank in (0, 1):

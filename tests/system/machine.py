@@ -52,13 +52,18 @@ def build(source: Path, into: Path) -> Path:
 class Machine:
     """Boots a copy of the tree; `with` ends it."""
 
-    def __init__(self, folder: Path, wheels: Path) -> None:
+    def __init__(self, folder: Path, wheels: Path, name: str = "muster", programs: str = f"{VENV}/bin") -> None:
+        """`wheels`: come to lie in its /wheels. `programs`: the folder of muster's, once it is installed."""
         self.tree = folder / "tree"
-        self.name = f"muster{os.getpid()}"
-        subprocess.run(["cp", "-a", "--reflink=auto", f"{debian.tree()}/.", _made(self.tree)], check=True)
+        self.name = f"{name}{os.getpid()}"
+        self.programs = programs
+        self._lay_out(_made(self.tree))
         shutil.copytree(wheels, self.tree / "wheels")
         self._console = folder / "console"
         self._process: subprocess.Popen[bytes] | None = None
+
+    def _lay_out(self, tree: Path) -> None:
+        subprocess.run(["cp", "-a", "--reflink=auto", f"{debian.tree()}/.", tree], check=True)
 
     def __enter__(self) -> "Machine":
         self._boot()
@@ -88,6 +93,9 @@ class Machine:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._clear()
+
+    def _clear(self) -> None:
         shutil.rmtree(self.tree, ignore_errors=True)
 
     @property
@@ -133,7 +141,7 @@ class Machine:
         return self.run("sh", "-ec", script, check=check)
 
     def muster(self, *argv: str, check: bool = True) -> str:
-        return self.run(f"{VENV}/bin/muster", *argv, check=check)
+        return self.run(f"{self.programs}/muster", *argv, check=check)
 
     def job(self, job_id: str) -> dict[str, object]:
         """As `muster status -o json` shows it."""
@@ -157,6 +165,20 @@ class Machine:
         os.kill(self.leader, signal.SIGKILL)
         self._process.wait(60)
         self._boot()
+
+
+class OverlaidMachine(Machine):
+    """What it writes lies over the tree: made in no time. Not for tests that look at the file system itself."""
+
+    def _lay_out(self, tree: Path) -> None:
+        upper, work = _made(tree.with_name("upper")), _made(tree.with_name("work"))
+        options = f"lowerdir={debian.tree()},upperdir={upper},workdir={work}"
+        subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, tree], check=True)
+
+    def _clear(self) -> None:
+        subprocess.run(["umount", self.tree], check=True)
+        for name in ("upper", "work"):
+            shutil.rmtree(self.tree.with_name(name), ignore_errors=True)
 
 
 def _made(folder: Path) -> Path:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import get_completion_class
 
-import muster.agent
+from muster.agent.cli.commands.service_files import OWN, PACKAGED, wanted_files
 from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.printing import emit, note
 from muster.agent.host.ownership import OWN_ENVIRONMENT, environment_of_others, programs
@@ -22,11 +21,9 @@ from muster.supervisors.paths import Root
 from muster.supervisors.system import scope
 
 if TYPE_CHECKING:
-    from muster.agent.cli.installed import Content, Installed
+    from muster.agent.cli.installed import Installed
 
-_UNITS = Path("/etc/systemd/system")
-_SHARE = Path("/usr/local/share")
-_RECORD = _SHARE / "muster/installed.json"
+_RECORD = OWN.share / "muster/installed.json"
 _CONFIG_FILE = Path("/etc/muster/musterd.toml")
 #: What a unit file takes without quotes or escapes.
 _PLAIN = re.compile(r"[A-Za-z0-9/_.+@-]+")
@@ -60,6 +57,7 @@ def install(no_start: bool, force: bool) -> None:
     from muster.agent.config.commented import commented
 
     _need_systemd()
+    _refuse_packaged()
     place = checked_programs(force)
     options = ("--trust-environment",) if environment_of_others() else ()
     # Before anything is changed: whether it runs at all, and whether the configuration is one.
@@ -103,6 +101,8 @@ def uninstall(purge: bool, force: bool, yes: bool) -> None:
     configuration stay, unless you give --purge, which fails while jobs run even with --force.
     """
     _need_systemd()
+    if not _RECORD.exists():
+        _refuse_packaged()
     root = Root.system()
     folders = (root.state, root.log, _CONFIG_FILE.parent)
     with _installed() as files:
@@ -110,7 +110,7 @@ def uninstall(purge: bool, force: bool, yes: bool) -> None:
         if purge and not yes:
             _ask(folders)
         was = bool(files)
-        if _UNITS / "musterd.service" in files:
+        if OWN.units / "musterd.service" in files:
             _run("systemctl", "disable", "--now", "musterd")
             try:
                 _refuse_jobs(root, force and not purge)  # one may have been begun meanwhile
@@ -128,8 +128,8 @@ def uninstall(purge: bool, force: bool, yes: bool) -> None:
         _remove(root.run)
     for folder in folders if purge else ():
         _remove(folder)
-    if (_UNITS / "musterd.service.d").exists():
-        note(f"{_UNITS / 'musterd.service.d'} does not belong to muster: it stays")
+    if (OWN.units / "musterd.service.d").exists():
+        note(f"{OWN.units / 'musterd.service.d'} does not belong to muster: it stays")
     emit("musterd is no longer installed\n" if was else "musterd was not installed by `muster service install`\n")
 
 
@@ -208,43 +208,6 @@ def _remove(folder: Path) -> None:
         note("; ".join(filter(None, troubles)) or f"removed {folder}")
 
 
-def wanted_files(cli: click.Command, bin_folder: Path, options: tuple[str, ...] = ()) -> "dict[Path, Content]":
-    """What is installed, by path. `cli`: the command `muster`; `options`: with which musterd of this folder is
-    started."""
-    from muster.agent.cli import manual
-    from muster.agent.daemon_command import command as musterd
-
-    source = _source()
-    unit = (source / "musterd.service").read_text()
-    unit = unit.replace("/opt/muster/bin/musterd\n", " ".join(("/opt/muster/bin/musterd", *options)) + "\n")
-    unit = unit.replace("/opt/muster/bin/", f"{bin_folder}/")
-    files = {
-        _UNITS / "musterd.service": unit,
-        _UNITS / "muster.slice": (source / "muster.slice").read_text(),
-        Path("/etc/sysusers.d/muster.conf"): (source / "sysusers.d/muster.conf").read_text(),
-        Path("/etc/tmpfiles.d/muster.conf"): (source / "tmpfiles.d/muster.conf").read_text(),
-    }
-    for name, text in (*manual.pages(cli, "muster"), *manual.pages(musterd, "musterd", 8)):
-        files[_SHARE / f"man/man{name[-1]}" / name] = text
-    for shell, place in (
-        ("bash", _SHARE / "bash-completion/completions/muster"),
-        ("zsh", _SHARE / "zsh/site-functions/_muster"),
-        # fish looks into /usr/local/share only where $XDG_DATA_DIRS says so.
-        ("fish", Path("/etc/fish/completions/muster.fish")),
-    ):
-        kind = get_completion_class(shell)
-        assert kind is not None  # click has these
-        files[place] = kind(cli, {}, "muster", "_MUSTER_COMPLETE").source() + "\n"
-    links = {Path("/usr/local/bin", name): bin_folder / name for name in ("muster", "musterd")}
-    return {path: text.encode() for path, text in files.items()} | links
-
-
-def _source() -> Path:
-    """Where the units are: in the package, or beside it in a checkout."""
-    package = Path(muster.agent.__file__).resolve().parent
-    return package / "units" if (package / "units").is_dir() else package.parent / "systemd"
-
-
 def checked_programs(force: bool) -> Path:
     """The folder of `musterd`, of the environment that this runs in. Raises CommandFailed where it cannot serve: root
     would run what somebody else can change."""
@@ -266,6 +229,16 @@ def _need_systemd() -> None:
     if not scope.is_available():
         raise CommandFailed(
             "systemd does not run on this node: start the daemon with `musterd --root DIR`", Exit.REFUSED
+        )
+
+
+def _refuse_packaged() -> None:
+    """Raises CommandFailed where the service is a package's: its daemon and folders are not for this command."""
+    if (PACKAGED.units / "musterd.service").exists():
+        raise CommandFailed(
+            f"the package muster-agent runs musterd ({PACKAGED.units / 'musterd.service'}): use systemctl and the "
+            "package manager, or remove the package",
+            Exit.REFUSED,
         )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.cli.commands import service
+from muster.agent.cli.commands import service, service_files
 from muster.agent.cli.exits import CommandFailed
 from muster.agent.cli.main import cli
 
@@ -42,8 +42,8 @@ def test_a_way_through_a_link_is_judged_as_well(environment: Path) -> None:
 
 def test_the_unit_of_a_forced_environment_starts(environment: Path) -> None:
     """musterd itself refuses it, too."""
-    files = service.wanted_files(cli, environment, ("--trust-environment",))
+    files = service_files.wanted_files(cli, environment, ("--trust-environment",))
     unit = files[Path("/etc/systemd/system/musterd.service")]
     assert isinstance(unit, bytes) and f"ExecStart={environment}/musterd --trust-environment\n" in unit.decode()
-    plain = service.wanted_files(cli, environment)[Path("/etc/systemd/system/musterd.service")]
+    plain = service_files.wanted_files(cli, environment)[Path("/etc/systemd/system/musterd.service")]
     assert isinstance(plain, bytes) and f"ExecStart={environment}/musterd\n" in plain.decode()
