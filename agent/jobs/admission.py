@@ -48,6 +48,12 @@ def refuse_configured(spec: JobSpec, config: Config) -> None:
         raise InvalidRequest(found)
 
 
+def refuse_here(spec: JobSpec, workdir_of_caller: FolderId | None, held: dict[int, str]) -> None:
+    """As `refuse_unfit` and `refuse_port`, in one go. Blocks."""
+    refuse_unfit(spec, workdir_of_caller)
+    refuse_port(spec, held)
+
+
 def refuse_unfit(spec: JobSpec, workdir_of_caller: FolderId | None = None) -> None:
     """Raises InvalidRequest if this node lacks the spec's folder, files or user. `workdir_of_caller`: the folder is the
     caller's own, and this one there. Blocks."""

@@ -125,7 +125,7 @@ class Registry(JobTable):
     ) -> tuple[Entry, bool]:
         """Accepts a job: it is on disk when this returns. True: the same job existed before, and this is its entry.
 
-        An empty id is replaced by a new one. `workdir_of_caller`: as for `admission.refuse_unfit`. Raises
+        An empty id is replaced by a new one. `workdir_of_caller`: as for `admission.refuse_here`. Raises
         InvalidRequest, JobIdConflict, JournalUnreadable, NoSuchCard, CardBusy, PortInUse, TooMany, NoRoom,
         ShuttingDown; nothing was started then.
         """
@@ -241,11 +241,14 @@ class Registry(JobTable):
             if self._closing:
                 raise ShuttingDown(with_jobs=True)
             with self._one_more():
-                await self._threads.run(admission.refuse_unfit, spec, of_caller)
                 held = {e.job.master_port: e.job_id for e in self.unended.values() if not e.job.node_rank}
-                await self._threads.run(admission.refuse_port, spec, held)
-                hardened = await self._threads.run(decided.decided, spec, self._config().hardening)
+                hardened = await self._threads.run(self._admit, spec, of_caller, held)
                 return await self._accept(spec, by, hardened), False
+
+    def _admit(self, spec: JobSpec, of_caller: admission.FolderId | None, held: dict[int, str]) -> decided.Decided:
+        """In one thread all that needs one: what the node lacks for the job, and its hardening. Blocks."""
+        admission.refuse_here(spec, of_caller, held)
+        return decided.decided(spec, self._config().hardening)
 
     async def _accept(self, asked: JobSpec, by: str, hardened: decided.Decided) -> Entry:
         spec = admission.resolved(asked, self._config())

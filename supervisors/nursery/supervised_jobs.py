@@ -3,27 +3,23 @@
 import contextlib
 import errno
 import os
-import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 
 from muster.probes.kernel import process
 from muster.probes.kernel.process import FULL
 from muster.supervisors.job import supervisor
-from muster.supervisors.launch import keyring
-from muster.supervisors.launch.creation.program_start import PROGRAM
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
+from muster.supervisors.nursery.standby import Standby, fork
 from muster.supervisors.nursery.supervised_job import SupervisedJob, children_of_ours, how, say
 from muster.supervisors.output.tee import open_reader
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import ProtocolError, SupervisionError, explain
-from muster.supervisors.system import descriptors, lock, owner_pipe
+from muster.supervisors.system import descriptors, lock
 from muster.supervisors.system.loop import AGAIN_S, Loop
 from muster.supervisors.system.spare import Spare
-from muster.supervisors.system.subreaper import become_subreaper
 from muster.supervisors.wire import messages
 from muster.supervisors.wire.control import ControlClient
 from muster.supervisors.wire.link import FDS, pair
@@ -61,6 +57,7 @@ class SupervisedJobs:
         self._loop = loop
         loop.on_child = self.reap
         self._jobs: dict[str, SupervisedJob] = {}
+        self._standby = Standby(root, loop, owned)
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -78,7 +75,7 @@ class SupervisedJobs:
         for job in list(self._jobs.values()):
             self._on_word(job)
             self._tell_ended(job, children)
-        kept = {job.pid for job in self._jobs.values() if job.own}
+        kept = {job.pid for job in self._jobs.values() if job.own} | {self._standby.pid}
         kept.update(*(job.ranks for job in self._jobs.values()))
         for pid in children - kept:
             with contextlib.suppress(ChildProcessError):
@@ -90,6 +87,7 @@ class SupervisedJobs:
         """From now on no supervisor is forked. Those that live are looked after, and ranks that came to us are kept
         until another nursery's supervisor has recorded their ends (retired.py)."""
         self._retired = True
+        self._standby.close()
 
     def ends(self) -> Iterator[tuple[str, int, int]]:
         """Job, pid and status of ranks that have ended and are kept for a supervisor of another nursery."""
@@ -164,20 +162,10 @@ class SupervisedJobs:
                 job.holds.append(open_reader(path))
 
     def _fork(self, job_id: str, before: SupervisedJob | None = None) -> SupervisedJob:
-        """Forks a supervisor; `before` is its predecessor, whose holds stay. Raises OSError."""
+        """A supervisor for the job; `before` is its predecessor, whose holds stay. Raises OSError."""
         self._find_fit()
-        ours, theirs = self._pair()
-        try:
-            pid = os.fork()
-        except OSError:
-            ours.close()
-            theirs.close()
-            raise
-        if pid == 0:
-            become_supervisor(self._root, job_id, theirs, self._owned)
-        theirs.close()
-        # Not waited for yet, so the pid is its own.
-        job = SupervisedJob(job_id, pid, os.pidfd_open(pid), own=True, started=time.monotonic(), sock=ours)
+        forked = self._standby.take(job_id) or fork(self._root, self._pair(), self._owned, job_id)
+        job = SupervisedJob(job_id, forked.pid, forked.pidfd, own=True, started=time.monotonic(), sock=forked.sock)
         if before is not None:
             job.ranks, job.holds = before.ranks, before.holds + before.fresh
             job.recorded = before.recorded
@@ -375,25 +363,3 @@ class SupervisedJobs:
         for client in job.waiting:
             client.send({"op": "tend", "job": job.job_id, "ok": False, "error": why})
         self.reap()
-
-
-def become_supervisor(root: Root, job_id: str, sock: socket.socket, owned: bool) -> None:
-    """In the child; never returns. Closes all that is the nursery's: other jobs' FIFOs above all."""
-    status = 1
-    try:
-        signal.set_wakeup_fd(-1)
-        kept = {0, 1, 2, sock.fileno()} | PROGRAM.fds | ({owner_pipe.FD} if owned else set())
-        descriptors.close_all_but(kept)
-        descriptors.raise_again()
-        become_subreaper()
-        keyring.begin_own()
-        status = supervisor.supervise(root, job_id, sock, owned)
-    except BaseException as error:
-        text = supervisor.explain(error)
-        with contextlib.suppress(OSError):  # first: it needs no disk
-            sock.send(messages.encode({"op": "died", "error": text}))
-        say(f"supervisor of {job_id}: {text}")
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.flush()
-        os._exit(status)

@@ -28,6 +28,8 @@ from muster.supervisors.supervision_errors import SupervisionError, explain
 STOP_S = 3.0
 LEAVE_S = 5.0
 HELD_S = 1.0
+#: Seconds until the first look at the supervisor and the journal of a new job.
+FIRST_LOOK_S = 2.0
 
 _log = structlog.get_logger(__name__)
 
@@ -52,9 +54,9 @@ class JobTask:
         """Runs to the job's end; repeats every step that fails."""
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._last.run)
-                tasks.start_soon(StuckSupervisor(self.entry, self._around.tell).run)
-                tasks.start_soon(JournalWatch(self.entry).run)
+                fresh = self._before.fresh
+                tasks.start_soon(self._last.run, fresh)
+                tasks.start_soon(self._look, FIRST_LOOK_S if fresh else 0.0)
                 tasks.start_soon(CardsKept(self.entry, self._around.leasing).run)
                 await self._live()
                 tasks.cancel_scope.cancel()
@@ -65,6 +67,13 @@ class JobTask:
             self._before.release()
             self._holds.release()
             self.done.set()
+
+    async def _look(self, behind_s: float) -> None:
+        """Looks at supervisor and journal, until cancelled; of a new job not while the node is busy with its start."""
+        await anyio.sleep(behind_s)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(StuckSupervisor(self.entry, self._around.tell).run)
+            tasks.start_soon(JournalWatch(self.entry).run)
 
     async def _live(self) -> None:
         pause = Backoff(0.2, 30.0)
@@ -142,7 +151,9 @@ class JobTask:
     async def _before_supervision(self) -> None:
         before = self._before
         try:
-            if await before.reclaim():
+            if before.fresh:
+                await before.run()
+            elif await before.reclaim():
                 await self.catch_up(None)
                 await before.run()
             # Nothing is awaited between its last look at an order and here: from now on the supervisor gets them.

@@ -81,10 +81,11 @@ class LastResort:
         self._entry.ordered = True
         self._all_gone()
 
-    async def run(self) -> None:
-        """Carries out the stops of this job until cancelled."""
+    async def run(self, fresh: bool) -> None:
+        """Carries out the stops of this job until cancelled. `fresh`: it was accepted just now, so that nobody can have
+        left an order."""
         # A stop that its supervisor took and could not write down goes with that supervisor; the order stays.
-        known = had_stop = False
+        known, had_stop = fresh, False
         while True:
             try:
                 if had_stop and self._entry.job.stop is None:

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -93,6 +93,9 @@ class Unsupervised:
         self._entry = entry
         self._around = around
         self._held = held
+        #: Whether the daemon has accepted the job just now: the entry has what the journal has, and nobody else can
+        #: have left an order.
+        self.fresh = held is not None
         self._tell = tell
         self._reading = reading
         self._order: _Order | None = None
@@ -113,7 +116,7 @@ class Unsupervised:
         """Gives the job's lock back, if it is held."""
         if self._held is not None:
             self._held.close()
-        self._held = None
+        self._held, self.fresh = None, False
 
     def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
         """Call it only while the job is `ours`."""
@@ -126,7 +129,7 @@ class Unsupervised:
 
     async def run(self) -> None:
         """Runs to the job's end, or until a supervisor can continue."""
-        if self._order is None:
+        if self._order is None and not self.fresh:
             await self._take_order()
         if self._entry.job.boot_id == process.boot_id():  # else there is nothing to begin any more
             await self._make_fit()
@@ -265,8 +268,8 @@ class Unsupervised:
         checking: Record = {"kind": Kind.CHECKING}
         if skipped := self._skipped():
             # Not synced: a crash of the machine ends the job anyway, and a kill of the daemon loses nothing.
-            await self._write([checking, _checked(True, [], skipped)], sync=False)
-            await self._say(f"pre-check: left out: {skipped}")
+            said = f"pre-check: left out: {skipped}"
+            await self._write([checking, _checked(True, [], skipped)], sync=False, say=said)
             return
         await self._write([checking], sync=False)
         results = await self._around.check(self._entry.spec, self._entry.job)
@@ -295,10 +298,12 @@ class Unsupervised:
 
     async def _say(self, *lines: str) -> None:
         """Writes to the job's log, best effort: the journal has the facts."""
+        await self._around.pool.run(self._append_log, lines)
+
+    def _append_log(self, lines: Sequence[str]) -> None:
         job = self._entry.job
-        files = job_log_files(self._around.root, self._entry.job_id, job.node_rank)
         try:
-            await self._around.pool.run(job_folder.append_log, *files, lines)
+            job_folder.append_log(*job_log_files(self._around.root, self._entry.job_id, job.node_rank), lines)
         except OSError as error:
             _log.warning("job.log_not_written", job=self._entry.job_id, error=str(error))
 
@@ -325,17 +330,24 @@ class Unsupervised:
         cause |= {"up": process.uptime()}
         return [{"kind": Kind.STOPPING} | cause, {"kind": Kind.ENDED, "state": State.STOPPED, "verdict": verdict}]
 
-    async def _write(self, records: list[Record], *, sync: bool = True) -> None:
-        """Appends to the journal, which must be ours, repeats until it works, and applies the records."""
+    async def _write(self, records: list[Record], *, sync: bool = True, say: str = "") -> None:
+        """Appends to the journal, which must be ours, repeats until it works, and applies the records. `say`: a line
+        for the job's log, written in the same thread."""
         assert self._held is not None
         writer = self._held.writer
+
+        def append() -> None:
+            writer.append(numbered, sync=sync)
+            if say:
+                self._append_log([say])
+
         first, now = writer.next_number, time.time()
         numbered = [{"n": first + i, "t": now} | record for i, record in enumerate(records)]
         pause = Backoff(0.2, 5.0)
         while True:
             try:
                 async with self._reading:  # a reader of the journal would apply them as well
-                    await self._around.pool.run(lambda: writer.append(numbered, sync=sync))
+                    await self._around.pool.run(append)
                     self._tell("")
                     self._around.publish(self._entry, self._entry.absorb(numbered, writer.size))
                     return

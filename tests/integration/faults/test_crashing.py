@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.supervisors.nursery import supervised_jobs
+from muster.supervisors.nursery import standby
 from muster.supervisors.paths import Root
 from muster.supervisors.wire import link, messages
 from muster.v1 import job_pb2
@@ -48,17 +48,13 @@ def test_a_supervisor_that_dies_again_and_again_is_a_condition_and_its_job_can_b
 def test_a_supervisor_sends_its_traceback_to_the_nursery(tmp_path: Path) -> None:
     """Of a job that has a folder, and no spec in it."""
     Root.under(tmp_path).job("none").folder.mkdir(parents=True)
-    ours, theirs = link.pair()
-    pid = os.fork()
-    if pid == 0:
-        supervised_jobs.become_supervisor(Root.under(tmp_path), "none", theirs, False)
-    _, status = os.waitpid(pid, 0)
+    forked = standby.fork(Root.under(tmp_path), link.pair(), False, "none")
+    _, status = os.waitpid(forked.pid, 0)
     assert os.waitstatus_to_exitcode(status) == 1
-    message = messages.decode(ours.recv(messages.MAX_LINE))
+    message = messages.decode(forked.sock.recv(messages.MAX_LINE))
     assert message["op"] == "died"
     assert "Traceback" in message["error"] and "FileNotFoundError" in message["error"]
-    ours.close()
-    theirs.close()
+    forked.close()
 
 
 @pytest.mark.slow
