@@ -1,0 +1,58 @@
+"""What a launcher without a daemon takes from its surroundings: environment, folder, and the variables of ModelArts,
+Slurm and Kubernetes."""
+
+import os
+from dataclasses import replace
+
+from muster.agent.cli.printing import note
+from muster.agent.cli.spec import caller
+from muster.agent.cli.spec.job_spec import Draft, is_utf8
+from muster.supervisors.launch.modes import modelarts
+from muster.supervisors.model.spec import FIELDS
+
+
+def fill(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str | None:
+    """Fills the draft up with what a launcher without a daemon would take from its surroundings; returns the folder for
+    the logs, None for one of our own. Raises CommandFailed."""
+    caller.fill_umask(draft)
+    asked = draft.asked
+    env = _environment() | asked.env
+    draft.asked = asked = replace(asked, env=env, command=caller.with_python(asked.command, asked.code))
+    table = asked.rank_table or modelarts.rank_table(asked.boot, env)
+    if not os.path.isabs(table):
+        draft.asked = replace(draft.asked, rank_table=table)  # relative to this folder, as the launcher would take it
+    if not table and not modelarts.in_container(env):
+        from muster.agent.cli.spec import kube_pod, slurm_step
+
+        if env.get("SLURM_JOB_ID"):
+            slurm_step.fill(draft, env)
+        elif kube_pod.concerns(env):
+            kube_pod.fill(draft, env)
+    if "workdir" not in draft.written and not (table and modelarts.working_folder(env, 0)):
+        draft.asked = replace(draft.asked, workdir=caller.here())
+    if not modelarts.in_container(env):
+        return log_dir
+    if boot_files:
+        for field, path in modelarts.beside_boot_file(asked.command, asked.workdir or caller.here()).items():
+            if field not in draft.written:
+                draft.say(FIELDS[field], path, "beside the boot file")
+    if table:
+        address, port = modelarts.meeting_point(env)
+        address, port = asked.master_addr or address, asked.master_port or port
+        draft.asked = replace(draft.asked, master_addr=address, master_port=port)
+    if "job_id" not in draft.written:
+        draft.asked = replace(draft.asked, job_id=modelarts.job_name("", env))
+        if trouble := modelarts.name_trouble("another id", env):
+            note(trouble)
+    return log_dir or modelarts.log_folder(env)
+
+
+def _environment() -> dict[str, str]:
+    """This process' environment, as far as it can be passed on."""
+    env = {}
+    for name, value in os.environ.items():
+        if (name + value).isascii() or is_utf8(name + value):
+            env[name] = value
+        else:
+            note(f"environment: leaving out {name!a}: its value is not UTF-8")
+    return env
