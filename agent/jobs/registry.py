@@ -221,6 +221,7 @@ class Registry(JobTable):
             self._work.start(group)
             self._tasks.start(group)
             self.damaged.start(group)
+            await self.damaged.looked()  # before anybody can ask: such a job is as good as ended if nothing of it lives
             await group.start(self.leasing.run)
             for entry in self.unended.values():
                 self._tasks.begin(entry, None)

@@ -37,6 +37,8 @@ from muster.supervisors.system.spare import Reserve
 #: Seconds between two looks; and once processes were seen, how many looks in a row must find none until the job counts
 #: as without processes.
 LOOK_S, EMPTY_LOOKS = 2.0, 3
+#: Seconds in which the first look at all of them is to be done.
+FIRST_LOOK_S = 5.0
 #: Seconds beyond the grace that a living supervisor has before the daemon itself sends SIGKILL; and seconds after the
 #: last process of the job until the supervisor is ended as well.
 LATE_S = 3.0
@@ -321,6 +323,12 @@ class DamagedJobs:
         self._group = group
         for job in self._jobs.values():
             group.start_soon(self._follow, job)
+
+    async def looked(self) -> None:
+        """Returns when it is known of all of them whether a process lives, or after FIRST_LOOK_S: a disk may hang."""
+        with anyio.move_on_after(FIRST_LOOK_S):
+            for job in list(self._jobs.values()):
+                await job.looked()
 
     def add(self, entry: Entry) -> None:
         """Adds a job whose record on disk cannot be trusted."""
