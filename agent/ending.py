@@ -15,7 +15,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from muster.agent.config.schema import Config
-from muster.agent.errors import JobNotFound, MusterError
+from muster.agent.errors import ApiError, JobNotFound
 from muster.agent.host import end_signals
 from muster.agent.host.end_signals import Ask
 from muster.agent.host.pid_one import is_init
@@ -130,6 +130,6 @@ class Ending:
                 return
             except JobNotFound:  # somebody has removed it
                 return
-            except MusterError as error:
+            except ApiError as error:
                 _log.warning("job.not_stopped", job=job_id, error=str(error))
                 await anyio.sleep(_AGAIN_S)

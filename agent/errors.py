@@ -16,7 +16,7 @@ from muster.supervisors.model.states import State
 _MAX_NAMED = 8
 
 
-class MusterError(Exception):
+class ApiError(Exception):
     """Base of all of them; never raised itself. Its text is shown to the caller: no secrets, name, value and remedy."""
 
     code: ClassVar[str] = "INTERNAL"
@@ -29,7 +29,7 @@ class MusterError(Exception):
         return {}
 
 
-class InvalidRequest(MusterError):
+class InvalidRequest(ApiError):
     """Raised when fields of a request are wrong. `violations` has one entry per field, at least one."""
 
     code = "INVALID_ARGUMENT"
@@ -40,7 +40,7 @@ class InvalidRequest(MusterError):
         self.violations = violations
 
 
-class JobNotFound(MusterError):
+class JobNotFound(ApiError):
     """Raised when no job with this id is known."""
 
     code = "NOT_FOUND"
@@ -54,7 +54,7 @@ class JobNotFound(MusterError):
         return {"job_id": _shown(self.job_id)}
 
 
-class JobIdConflict(MusterError):
+class JobIdConflict(ApiError):
     """Raised when a job id is in use by a job with another spec. `fields`: in which fields the two differ; never their
     values, some of which are secrets."""
 
@@ -73,28 +73,28 @@ class JobIdConflict(MusterError):
         return {"job_id": _shown(self.job_id)} | ({"fields": self.fields} if self.fields else {})
 
 
-class CardBusy(MusterError):
+class CardBusy(ApiError):
     """Raised when a job holds a card, or fewer cards are free than a job needs. The message names the holder."""
 
     code = "FAILED_PRECONDITION"
     reason = "CARD_BUSY"
 
 
-class NoSuchCard(MusterError):
+class NoSuchCard(ApiError):
     """Raised when the node lacks a card, or has fewer cards than a job needs. The message says what it has."""
 
     code = "FAILED_PRECONDITION"
     reason = "NO_SUCH_CARD"
 
 
-class PortInUse(MusterError):
+class PortInUse(ApiError):
     """Raised when a process uses the port of the rendezvous on this node. The message names the process."""
 
     code = "FAILED_PRECONDITION"
     reason = "PORT_IN_USE"
 
 
-class NodeUnhealthy(MusterError):
+class NodeUnhealthy(ApiError):
     """Raised when the node, or a card for a job, has a CRITICAL condition."""
 
     code = "FAILED_PRECONDITION"
@@ -108,7 +108,7 @@ class NodeUnhealthy(MusterError):
         )
 
 
-class NodeDraining(MusterError):
+class NodeDraining(ApiError):
     """Raised while the node is drained. The message says who drained it, when and why."""
 
     code = "FAILED_PRECONDITION"
@@ -126,14 +126,14 @@ class NodeDraining(MusterError):
         return self._told
 
 
-class CannotReset(MusterError):
+class CannotReset(ApiError):
     """Raised when a card cannot be reset. The message says why, and nothing was changed."""
 
     code = "FAILED_PRECONDITION"
     reason = "CANNOT_RESET"
 
 
-class ResetUnderWay(MusterError):
+class ResetUnderWay(ApiError):
     """Raised while a card of the node is being reset, for what must wait for its end; or if none is, for what is about
     one. The message says which."""
 
@@ -141,7 +141,7 @@ class ResetUnderWay(MusterError):
     reason = "RESET_UNDER_WAY"
 
 
-class ConditionNotFound(MusterError):
+class ConditionNotFound(ApiError):
     """Raised when the node has no condition of this code, or none of this device."""
 
     code = "NOT_FOUND"
@@ -153,7 +153,7 @@ class ConditionNotFound(MusterError):
         super().__init__(f"no condition {_shown(code)}{whose} on this node: {has}; list them with `muster node`")
 
 
-class NothingToAccept(MusterError):
+class NothingToAccept(ApiError):
     """Raised when a card to accept has not changed, or the node does not know it."""
 
     code = "NOT_FOUND"
@@ -164,7 +164,7 @@ class NothingToAccept(MusterError):
         super().__init__(f"card {_shown(card)}: nothing to accept: {has} on this node; see `muster node`")
 
 
-class JobNotEnded(MusterError):
+class JobNotEnded(ApiError):
     """Raised for a call that needs a job that has ended."""
 
     code = "FAILED_PRECONDITION"
@@ -185,11 +185,11 @@ class JobAlive(JobNotEnded):
     def __init__(self, job_id: str, processes: str, ended: bool) -> None:
         shown = _shown(job_id)
         advice = "the job has ended; try again, or end them with `kill -9 PID`" if ended else "stop the job first"
-        MusterError.__init__(self, f"job {shown}: processes still run: {processes}: {advice}")
+        ApiError.__init__(self, f"job {shown}: processes still run: {processes}: {advice}")
         self.job_id = job_id
 
 
-class TooMany(MusterError):
+class TooMany(ApiError):
     """Raised when the daemon reaches a limit: `what` ("jobs", ...) and the limit."""
 
     code = "RESOURCE_EXHAUSTED"
@@ -207,7 +207,7 @@ class TooMany(MusterError):
         return {"what": self.what, "limit": str(self.limit)}
 
 
-class NoSlot(MusterError):
+class NoSlot(ApiError):
     """Raised when a listener reaches its limit of calls of one kind at once: `what` ("readers of logs"), the limit, the
     listener, and the setting of the limit (empty: it has none)."""
 
@@ -226,7 +226,7 @@ class NoSlot(MusterError):
         return {"what": self.what, "limit": str(self.limit), "listener": self.listener}
 
 
-class NoRoom(MusterError):
+class NoRoom(ApiError):
     """Raised when the disk that holds state or logs is full. The message names the folder."""
 
     code = "RESOURCE_EXHAUSTED"
@@ -234,7 +234,7 @@ class NoRoom(MusterError):
     retry_after = 30.0
 
 
-class ShuttingDown(MusterError):
+class ShuttingDown(ApiError):
     """Raised while the daemon stops. Jobs continue, unless it stops them; the next daemon answers."""
 
     code = "UNAVAILABLE"
@@ -251,7 +251,7 @@ class ShuttingDown(MusterError):
         super().__init__(f"{text}: try again when a daemon runs again")
 
 
-class SupervisorUnreachable(MusterError):
+class SupervisorUnreachable(ApiError):
     """Raised when a job's supervisor does not answer in time. The message names the job."""
 
     code = "UNAVAILABLE"
@@ -259,7 +259,7 @@ class SupervisorUnreachable(MusterError):
     retry_after = 1.0
 
 
-class JournalUnreadable(MusterError):
+class JournalUnreadable(ApiError):
     """Raised when the files of a job are damaged. `text` names file and line."""
 
     code = "DATA_LOSS"
@@ -273,7 +273,7 @@ class JournalUnreadable(MusterError):
         return {"job_id": _shown(self.job_id)}
 
 
-class LogUnreadable(MusterError):
+class LogUnreadable(ApiError):
     """Raised when the daemon cannot read a rank's log. `error` names the file."""
 
     code = "DATA_LOSS"
@@ -287,7 +287,7 @@ class LogUnreadable(MusterError):
         return {"job_id": _shown(self.job_id)}
 
 
-class CursorTooOld(MusterError):
+class CursorTooOld(ApiError):
     """Raised when the history of events no longer reaches back to a cursor. `oldest` is the first that still works."""
 
     code = "OUT_OF_RANGE"
@@ -301,7 +301,7 @@ class CursorTooOld(MusterError):
         return {"oldest": self.oldest}
 
 
-class OffsetOutOfRange(MusterError):
+class OffsetOutOfRange(ApiError):
     """Raised for a read beyond the end of a log, or before its first stored byte. Offsets in bytes."""
 
     code = "OUT_OF_RANGE"
@@ -321,7 +321,7 @@ class OffsetOutOfRange(MusterError):
         return {"rank": str(self.rank), "begin": str(self.begin), "end": str(self.end)}
 
 
-class RankNotRunning(MusterError):
+class RankNotRunning(ApiError):
     """Raised for a command in a job or rank that has not started, or has ended. The message says which."""
 
     code = "FAILED_PRECONDITION"
@@ -334,7 +334,7 @@ class RankNotRunning(MusterError):
         return cls(f"job {job_id} {what}: `exec` needs a RUNNING job")
 
 
-class SessionNotFound(MusterError):
+class SessionNotFound(ApiError):
     """Raised when a job has no such session, or the session has ended. The message says which."""
 
     code = "NOT_FOUND"
@@ -348,7 +348,7 @@ class SessionNotFound(MusterError):
         return {"session_id": _shown(self.session_id)}
 
 
-class TooManySessions(MusterError):
+class TooManySessions(ApiError):
     """Raised when a job has reached its limit of sessions, or a new one cannot start. The message says which."""
 
     code = "RESOURCE_EXHAUSTED"
@@ -356,7 +356,7 @@ class TooManySessions(MusterError):
     retry_after = 5.0
 
 
-class HistoryUnreadable(MusterError):
+class HistoryUnreadable(ApiError):
     """Raised when the history's disk does not answer. The message names the file."""
 
     code = "UNAVAILABLE"
@@ -364,7 +364,7 @@ class HistoryUnreadable(MusterError):
     retry_after = 15.0
 
 
-class StartupError(MusterError):
+class StartupError(ApiError):
     """Raised when the daemon cannot start; never the answer to a call. The operator sees the message."""
 
     reason = "STARTUP"
@@ -375,7 +375,7 @@ def _shown(text: str) -> str:
     return repr(text) if len(text) <= 130 else f"{text[:40]!r}... ({len(text)} characters)"
 
 
-class NotAllowed(MusterError):
+class NotAllowed(ApiError):
     """Raised when the role of a caller does not suffice for a call."""
 
     code = "PERMISSION_DENIED"
@@ -385,7 +385,7 @@ class NotAllowed(MusterError):
         super().__init__(f"{method} needs the role operator; {who} has the role reader")
 
 
-class NotKnown(MusterError):
+class NotKnown(ApiError):
     """Raised when a caller has no role at all: its certificate is good, and no name in it is in the configuration."""
 
     code = "PERMISSION_DENIED"
@@ -395,14 +395,14 @@ class NotKnown(MusterError):
         super().__init__(f"{who} has no role: name it in operators or readers of [tls] in the daemon's configuration")
 
 
-class NotTheirs(MusterError):
+class NotTheirs(ApiError):
     """Raised when a caller may reach only its own jobs, and asks for more."""
 
     code = "PERMISSION_DENIED"
     reason = "NOT_YOUR_JOB"
 
 
-class IdentityNeeded(MusterError):
+class IdentityNeeded(ApiError):
     """Raised when a caller may reach only its own jobs, and does not show who it is."""
 
     code = "UNAUTHENTICATED"
@@ -415,7 +415,7 @@ class IdentityNeeded(MusterError):
         )
 
 
-class TokenRefused(MusterError):
+class TokenRefused(ApiError):
     """Raised when a token says nothing of its bearer any more."""
 
     code = "UNAUTHENTICATED"

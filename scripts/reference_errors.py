@@ -36,4 +36,4 @@ def _pause(reason: str) -> str:
 
 
 def _is_error(one: object) -> bool:
-    return isinstance(one, type) and issubclass(one, errors.MusterError)
+    return isinstance(one, type) and issubclass(one, errors.ApiError)

@@ -17,7 +17,7 @@ from muster.agent.api import certificate, own_jobs
 from muster.agent.api.identity import PeerProcess, Tokens
 from muster.agent.api.own_jobs import EVERYTHING, Reach
 from muster.agent.config.access_settings import AccessTable
-from muster.agent.errors import IdentityNeeded, MusterError, NotAllowed, NotKnown, TokenRefused
+from muster.agent.errors import ApiError, IdentityNeeded, NotAllowed, NotKnown, TokenRefused
 from muster.own_token import HEADER
 from muster.probes.kernel.dataclass import dataclass
 
@@ -67,7 +67,7 @@ class Caller:
     client: str = ""
     peer: PeerProcess | None = None
     reach: Reach = EVERYTHING
-    refused: MusterError | None = None
+    refused: ApiError | None = None
 
 
 #: Who makes the present call. Handlers can be called without a boundary, as by tests.

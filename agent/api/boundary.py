@@ -35,7 +35,7 @@ from muster.agent.api import access, own_jobs
 from muster.agent.api.access import Caller, Role
 from muster.agent.api.audit import Audit, Call
 from muster.agent.api.slots import HeldSlot, Slots, kind_of
-from muster.agent.errors import InvalidRequest, MusterError, ShuttingDown
+from muster.agent.errors import ApiError, InvalidRequest, ShuttingDown
 from muster.agent.host.turns import PARTY, Party
 from muster.agent.jobs.registry import Registry
 from muster.supervisors.model.spec import Violation
@@ -54,7 +54,7 @@ _log = structlog.get_logger(__name__)
 _Behaviour = Callable[[Any, Any], Any]
 
 
-class Defect(MusterError):
+class Defect(ApiError):
     """Raised for an unexpected exception of a handler; carries only a number that finds it in the log."""
 
     def __init__(self, incident: str) -> None:
@@ -65,7 +65,7 @@ class Defect(MusterError):
         return {"incident": self.incident}
 
 
-def status(error: MusterError) -> status_pb2.Status:
+def status(error: ApiError) -> status_pb2.Status:
     """The google.rpc.Status of an error: ErrorInfo always, BadRequest and RetryInfo where they apply."""
     code = grpc.StatusCode[error.code]
     answer = status_pb2.Status(code=code.value[0], message=_plain(str(error), MAX_MESSAGE))
@@ -154,7 +154,7 @@ class Boundary(aio.ServerInterceptor):
                     _note(call, "OK")
                     return answer
                 # Left without a result: only `end_streams` and `end_all` cancel this scope.
-                failure: MusterError = ShuttingDown()
+                failure: ApiError = ShuttingDown()
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
@@ -174,7 +174,7 @@ class Boundary(aio.ServerInterceptor):
                 except asyncio.CancelledError:
                     _note(call, "CANCELLED")
                     raise
-            except MusterError as error:
+            except ApiError as error:
                 failure = error
             except Exception as error:
                 failure = _defect(error, method)
@@ -236,7 +236,7 @@ async def _call(behaviour: _Behaviour, request: Any, context: "_Context") -> Any
     return None
 
 
-def _of_group(group: BaseExceptionGroup[BaseException], method: str) -> MusterError:
+def _of_group(group: BaseExceptionGroup[BaseException], method: str) -> ApiError:
     """The error that represents a group of exceptions. Re-raises an outside cancellation and exceptions that end the
     process."""
     leaves = list(_leaves(group))
@@ -250,8 +250,8 @@ def _of_group(group: BaseExceptionGroup[BaseException], method: str) -> MusterEr
             raise leaf
         if isinstance(leaf, aio.UsageError | aio.InternalError):
             raise asyncio.CancelledError from leaf
-    known = [leaf for leaf in leaves if isinstance(leaf, MusterError)]
-    if known and all(isinstance(leaf, MusterError | asyncio.CancelledError) for leaf in leaves):
+    known = [leaf for leaf in leaves if isinstance(leaf, ApiError)]
+    if known and all(isinstance(leaf, ApiError | asyncio.CancelledError) for leaf in leaves):
         return known[0]
     return _defect(group, method)
 

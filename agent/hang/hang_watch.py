@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
 from muster.agent.config.schema import Config, HangTable, SlowTable
-from muster.agent.errors import CursorTooOld, MusterError
+from muster.agent.errors import ApiError, CursorTooOld
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.hang import hang_action, hang_state
 from muster.agent.hang.current_hang import QUIET, CurrentHang, event_kind, event_of, with_culprit
@@ -49,7 +49,7 @@ class WatchedJobs(Protocol):
 
 
 class StackTaker(Protocol):
-    """Takes the stacks of a job; both raise MusterError."""
+    """Takes the stacks of a job; both raise ApiError."""
 
     def take(self, job_id: str, ranks: Sequence[int], occasion: str) -> Awaitable[JobStacks]:
         """Of these ranks (empty: all) and their workers; stores them."""
@@ -293,7 +293,7 @@ class HangWatch:
                     return
                 taken = await self._stacks.look(job_id)
                 self._records.add_stacks(job_id, taken.of_ranks(watched.entry.job))
-        except MusterError as error:  # it has ended meanwhile, or too many jobs are looked at
+        except ApiError as error:  # it has ended meanwhile, or too many jobs are looked at
             _log.warning("hang.no_stacks", job=job_id, error=str(error))
         finally:
             watched.is_looked_at = False
@@ -315,7 +315,7 @@ class HangWatch:
                 if said is not None:
                     self._records.add_library(job_id, said)
                 await anyio.sleep(pause.next())
-        except MusterError as error:  # it has ended meanwhile
+        except ApiError as error:  # it has ended meanwhile
             _log.info("hang.no_library", job=job_id, error=str(error))
         finally:
             watched.is_asked = False

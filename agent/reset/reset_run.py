@@ -13,7 +13,7 @@ import anyio
 import structlog
 
 from muster.agent import text, threads
-from muster.agent.errors import MusterError
+from muster.agent.errors import ApiError
 from muster.agent.events.event_store import Event
 from muster.agent.host import state_file
 from muster.agent.node import active_look
@@ -146,7 +146,7 @@ class ResetRun:
                 await registry.stop_damaged(entry, None, self._request.by, why)
             else:
                 await registry.stop(job_id, None, self._request.by, why)
-        except MusterError as error:
+        except ApiError as error:
             self.progress.tell(self.step, StepStatus.WAITING, f"job {job_id} cannot be stopped now: {error}")
 
     async def _close(self) -> str:
@@ -313,9 +313,9 @@ class ResetRun:
         except StepSkipped as skipped:
             self._tell(StepStatus.SKIPPED, str(skipped))
         except Exception as error:
-            if not isinstance(error, StepFailed | MusterError | OSError):
+            if not isinstance(error, StepFailed | ApiError | OSError):
                 _log.exception("reset.failed", step=step)  # a defect must not end the daemon, nor leave the node as is
-            why = str(error) if isinstance(error, StepFailed | MusterError | OSError) else f"a defect: {error!r}"
+            why = str(error) if isinstance(error, StepFailed | ApiError | OSError) else f"a defect: {error!r}"
             self._tell(StepStatus.FAILED, why)
             raise StepFailed(why) from None
 
@@ -356,7 +356,7 @@ class ResetRun:
                 await self._parts.health.set_drain(reason, self._request.by)
             else:
                 await self._parts.health.undrain(self._request.by)
-        except MusterError as error:
+        except ApiError as error:
             _log.warning("reset.drain_unwritten", error=str(error))
 
     async def _end(self, status: StepStatus, message: str) -> None:

@@ -12,7 +12,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
-from muster.agent.errors import CannotReset, MusterError, NoSuchCard, ResetUnderWay
+from muster.agent.errors import ApiError, CannotReset, NoSuchCard, ResetUnderWay
 from muster.agent.events.event_store import Event
 from muster.agent.host import state_file
 from muster.agent.node.conditions import clock
@@ -149,7 +149,7 @@ class Resets:
             self._state.drain = message[:1000]
             try:
                 await self._parts.health.set_drain(self._state.drain, record.by)
-            except MusterError as error:
+            except ApiError as error:
                 _log.warning("reset.drain_unwritten", error=str(error))
             await self._write()
         facts = {"card": str(record.card), "uuid": record.uuid, "step": record.step, "status": "given up"}

@@ -15,8 +15,8 @@ from muster.agent.api import access, audit, exec_order
 from muster.agent.api.exec_relay import Relay, exited_message, first_request
 from muster.agent.api.services import ServerContext
 from muster.agent.errors import (
+    ApiError,
     InvalidRequest,
-    MusterError,
     RankNotRunning,
     SessionNotFound,
     SupervisorUnreachable,
@@ -173,7 +173,7 @@ class ExecService(ExecServiceServicer):
         except LinkLost as lost:
             raise self._unreachable(entry, str(order.get("session", "")), lost) from lost
 
-    def _refusal(self, entry: Entry, order: Message, refused: Refused) -> MusterError:
+    def _refusal(self, entry: Entry, order: Message, refused: Refused) -> ApiError:
         reason = refused.reason if isinstance(refused, ExecRefused) else ""
         text = f"job {entry.job_id}: {refused}"
         if reason == "INVALID":
@@ -185,7 +185,7 @@ class ExecService(ExecServiceServicer):
         return RankNotRunning(text)  # also where a supervisor of an older muster knows no sessions
 
     @staticmethod
-    def _unreachable(entry: Entry, session: str, lost: LinkLost) -> MusterError:
+    def _unreachable(entry: Entry, session: str, lost: LinkLost) -> ApiError:
         if not entry.job.state.final:
             return SupervisorUnreachable(f"job {entry.job_id}: {lost}")
         ended = f"job {entry.job_id} has ended ({entry.job.state})"
@@ -193,7 +193,7 @@ class ExecService(ExecServiceServicer):
             return SessionNotFound(session, f"{ended}; session {session} ended with it")
         return RankNotRunning.of_job(entry.job_id, entry.job.state)
 
-    async def _what_became(self, entry: Entry, link: SessionLink) -> MusterError:
+    async def _what_became(self, entry: Entry, link: SessionLink) -> ApiError:
         """Of a session whose link broke: it lives in its supervisor, and died with it."""
         pause = Backoff(0.05, 0.5)
         session, problem = link.started.session, "its supervisor does not answer"
@@ -230,7 +230,7 @@ class ExecService(ExecServiceServicer):
         async def end_in_time() -> None:
             await anyio.sleep(limit)
             answer.timed_out = True
-            with suppress(MusterError):  # it has just ended, or its supervisor has exited, which the link reports
+            with suppress(ApiError):  # it has just ended, or its supervisor has exited, which the link reports
                 await self._ask(entry, {"op": "end_session", "session": link.started.session})
 
         lost: LinkLost | None = None

@@ -11,7 +11,7 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.config.schema import Config
-from muster.agent.errors import MusterError
+from muster.agent.errors import ApiError
 from muster.agent.events.event_store import Event
 from muster.agent.jobs import job_folder
 from muster.agent.jobs.cards import placement
@@ -191,7 +191,7 @@ class Unsupervised:
             await self._around.pool.run(self._held.writer.reserve, count)
             await self._write([planned])
             await self._warn()
-        except (RankTableError, MusterError) as error:
+        except (RankTableError, ApiError) as error:
             await self._end_unplaced(str(error))
         except OSError as error:
             what = f"{error.filename or entry.paths.rank_table}: cannot be written: {error.strerror}"

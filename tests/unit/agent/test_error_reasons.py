@@ -9,7 +9,7 @@ from muster.agent.error_reasons import REASONS
 OF_RAISERS = {("RESOURCE_EXHAUSTED", "TOO_MANY_JOBS")}
 
 
-def raised(base: type[errors.MusterError] = errors.MusterError) -> Iterator[tuple[str, str]]:
+def raised(base: type[errors.ApiError] = errors.ApiError) -> Iterator[tuple[str, str]]:
     for one in base.__subclasses__():
         if one is not errors.StartupError:
             yield one.code, one.reason

@@ -645,7 +645,7 @@ async def test_a_client_that_does_not_read_does_not_hold_up_the_end(world):
 def test_only_the_boundary_knows_grpcs_codes():
     for name in dir(errors):
         error = getattr(errors, name)
-        if isinstance(error, type) and issubclass(error, errors.MusterError):
+        if isinstance(error, type) and issubclass(error, errors.ApiError):
             assert error.code in grpc.StatusCode.__members__
 
 
