@@ -32,7 +32,7 @@ MINDSPORE ?= mindspore==2.7.*
 # proto/muster holds links to agent, supervisors and probes.
 CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test test-slow chaos test-system test-gpu record-gpu wheelhouse image release check-release test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench bench-compare bench-growth soak lock clean
+.PHONY: help setup run test test-slow chaos test-system test-gpu record-gpu wheelhouse image release check-release test-msrun fuzz lint format proto proto-baseline check-proto docs check-docs corpus corpus-acted bench bench-compare bench-growth soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -175,8 +175,12 @@ proto: $(PROTO_READY)  ## generate the code from proto/muster/v1/*.proto
 	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; $(call protoc,$$tmp); \
 	rm -f proto/muster/v1/*_pb2*.py*; cp "$$tmp"/muster/v1/*_pb2*.py* proto/muster/v1/
 
-check-proto: $(PROTO_READY)  ## buf lint, and is the generated code that of the .proto files?
+proto-baseline: $(PROTO_READY)  ## with a release: from now on check-proto refuses changes that break a client of this state
+	$(PROTO)/buf build proto --exclude-source-info -o proto/baseline.binpb
+
+check-proto: $(PROTO_READY)  ## buf lint, does nothing break clients, and is the generated code that of the .proto files?
 	$(PROTO)/buf lint proto
+	$(PROTO)/buf breaking proto --against proto/baseline.binpb
 	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; mkdir "$$tmp/old"; $(call protoc,$$tmp); \
 	cp proto/muster/v1/*_pb2*.py* "$$tmp/old/"; \
 	diff -r "$$tmp/old" "$$tmp/muster/v1" || { echo "make: the generated code is stale; run 'make proto'" >&2; exit 1; }

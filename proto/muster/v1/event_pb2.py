@@ -25,13 +25,14 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15muster/v1/event.proto\x12\tmuster.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"V\n\x0cWatchRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x13\n\x0b\x66rom_oldest\x18\x02 \x01(\x08\x12\x0e\n\x06job_id\x18\x03 \x01(\t\x12\x11\n\tno_follow\x18\x04 \x01(\x08\"@\n\rWatchResponse\x12\x1f\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x10.muster.v1.Event\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"\xf6\x01\n\x05\x45vent\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06job_id\x18\x03 \x01(\t\x12\x11\n\x04rank\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x34\n\nattributes\x18\x07 \x03(\x0b\x32 .muster.v1.Event.AttributesEntry\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05_rank2L\n\x0c\x45ventService\x12<\n\x05Watch\x12\x17.muster.v1.WatchRequest\x1a\x18.muster.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15muster/v1/event.proto\x12\tmuster.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"V\n\x0cWatchRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x13\n\x0b\x66rom_oldest\x18\x02 \x01(\x08\x12\x0e\n\x06job_id\x18\x03 \x01(\t\x12\x11\n\tno_follow\x18\x04 \x01(\x08\"@\n\rWatchResponse\x12\x1f\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x10.muster.v1.Event\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"\xf6\x01\n\x05\x45vent\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06job_id\x18\x03 \x01(\t\x12\x11\n\x04rank\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x34\n\nattributes\x18\x07 \x03(\x0b\x32 .muster.v1.Event.AttributesEntry\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05_rank2L\n\x0c\x45ventService\x12<\n\x05Watch\x12\x17.muster.v1.WatchRequest\x1a\x18.muster.v1.WatchResponse0\x01\x42-\n\tmuster.v1P\x01Z\x12muster/v1;musterv1\xaa\x02\tMuster.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'muster.v1.event_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\tmuster.v1P\001Z\022muster/v1;musterv1\252\002\tMuster.V1'
   _globals['_EVENT_ATTRIBUTESENTRY']._loaded_options = None
   _globals['_EVENT_ATTRIBUTESENTRY']._serialized_options = b'8\001'
   _globals['_WATCHREQUEST']._serialized_start=69
