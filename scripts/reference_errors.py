@@ -1,18 +1,19 @@
-"""docs/reference/errors.md, from agent/error_reasons.py and the classes in agent/errors.py."""
+"""docs/reference/errors.md, from proto/muster/client/error_reasons.py and the classes in agent/errors.py."""
 
 from muster.agent import errors
-from muster.agent.error_reasons import REASONS, ErrorReason
+from muster.client.error_reasons import REASONS, ErrorReason
 from scripts.reference_table import table
 
 _HEAD = """# Error reasons
 
-What each error of the API means, and whether to try again. `make docs` writes this page from `agent/error_reasons.py`.
+What each error of the API means, and whether to try again. `make docs` writes this page from
+`proto/muster/client/error_reasons.py`; the client ([clients.md](../guides/clients.md)) decides by the same table.
 
 Each error has a status code and, in its details, a `google.rpc.ErrorInfo` of the domain `muster` with a stable
 `reason`. Decide by the reason, show the message. Where the table has a pause, the error carries it as
 `google.rpc.RetryInfo`.
 
-Every call may be repeated without harm, except `RunCommand` and `Exec`, which run a command each time. The second
+Every call may be repeated without harm, except `RunCommand`, `Exec` and `ResetCard`, which act each time. The second
 answer of `Delete` differs: it is NOT_FOUND.
 
 """

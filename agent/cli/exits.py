@@ -103,10 +103,9 @@ class CallFailed(CommandFailed):
     @property
     def transient(self) -> bool:
         """The connection broke, or the daemon starts or ends: the same call may succeed in a moment."""
-        if self.status in ("UNAVAILABLE", "CANCELLED"):
-            return True
-        # gRPC's status for a server that was killed in the middle of an answer.
-        return self.status in ("UNKNOWN", "INTERNAL") and not self.reason and "stream" in self.message.lower()
+        from muster.client import retries  # of a failed call alone: it brings gRPC along
+
+        return retries.broke(self.status, self.reason, self.message)
 
 
 class StdoutFailed(CommandFailed):

@@ -19,7 +19,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from grpc import aio
 
 from muster import client
-from muster.agent.error_reasons import REASONS
+from muster.client.error_reasons import REASONS
 from muster.v1 import event_pb2, exec_pb2, job_pb2, job_pb2_grpc, log_pb2, node_pb2, probe_pb2, telemetry_pb2
 from tests.conftest import FINAL, Daemon, alive, eventually
 from tests.fuzz import messages

@@ -1,4 +1,4 @@
-"""The services of one daemon: a channel with the right options, the stubs, and errors as they are meant to be read.
+"""The way to one daemon: a channel with the right options.
 
 Over a unix socket each call shows which user and process makes it (own_token.py).
 """
@@ -6,26 +6,18 @@ Over a unix socket each call shows which user and process makes it (own_token.py
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import grpc
-from google.rpc import error_details_pb2, status_pb2
 from grpc import aio
 
 from muster import own_token
+from muster.client.async_client import Client
+from muster.client.blocking_client import BlockingClient
 from muster.v1 import event_pb2_grpc, exec_pb2_grpc, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
 
-if TYPE_CHECKING:
-    from muster.v1.event_pb2_grpc import EventServiceAsyncStub, EventServiceStub
-    from muster.v1.exec_pb2_grpc import ExecServiceAsyncStub, ExecServiceStub
-    from muster.v1.job_pb2_grpc import JobServiceAsyncStub, JobServiceStub
-    from muster.v1.log_pb2_grpc import LogServiceAsyncStub, LogServiceStub
-    from muster.v1.node_pb2_grpc import NodeServiceAsyncStub, NodeServiceStub
-
 _NO_CREDENTIALS = "{}: over TCP a daemon requires a client certificate: give credentials"
-_DETAILS = "grpc-status-details-bin"
 #: A job of 4096 ranks is larger than the 4 MiB that gRPC takes by default. In bytes.
 _MAX_MESSAGE = 64 << 20
 #: Seconds that a daemon has to give a token; without one a call is made all the same.
@@ -41,50 +33,14 @@ _OPTIONS: list[tuple[str, int]] = [
     ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-#: A node without power does not end a stream, and who reads one blocks: so pings ask whether it is there. The daemon
+#: A node without power does not end a stream, and who reads one waits: so pings ask whether it is there. The daemon
 #: allows one each 10 s.
-_BLOCKING_OPTIONS = [
+_PINGING_OPTIONS = [
     *_OPTIONS,
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 ]
-
-
-class Failure(NamedTuple):
-    """Why a call failed."""
-
-    #: Stable, for programs: "JOB_NOT_FOUND", "CARD_BUSY", ... (job.proto); the status code's name where the failure did
-    #: not come from muster ("UNAVAILABLE": no process listens).
-    reason: str
-    #: One sentence for people.
-    message: str
-    #: (field, what is wrong with it) of INVALID_ARGUMENT.
-    violations: list[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """The services of one daemon."""
-
-    channel: aio.Channel
-    jobs: "JobServiceAsyncStub"
-    logs: "LogServiceAsyncStub"
-    events: "EventServiceAsyncStub"
-    node: "NodeServiceAsyncStub"
-    execs: "ExecServiceAsyncStub"
-
-
-@dataclass(frozen=True, slots=True)
-class BlockingClient:
-    """The services of one daemon, for callers without an event loop; any thread may call them."""
-
-    channel: grpc.Channel
-    jobs: "JobServiceStub"
-    logs: "LogServiceStub"
-    events: "EventServiceStub"
-    node: "NodeServiceStub"
-    execs: "ExecServiceStub"
 
 
 def target(address: str) -> str:
@@ -104,7 +60,7 @@ async def connect(
     told = _Told(caller, where)
     interceptors = [kind(told) for kind in _KINDS]
     if credentials is not None:
-        made = aio.secure_channel(where, credentials, options=_OPTIONS, interceptors=interceptors)
+        made = aio.secure_channel(where, credentials, options=_PINGING_OPTIONS, interceptors=interceptors)
     elif where.startswith("unix:"):
         made = aio.insecure_channel(where, options=_OPTIONS, interceptors=interceptors)
     else:
@@ -128,9 +84,9 @@ def connect_blocking(
     `stub.Method.future(request, timeout=...)` does not block, so that one thread may ask many daemons at once."""
     where = target(address)
     if credentials is not None:
-        made = grpc.secure_channel(where, credentials, options=_BLOCKING_OPTIONS)
+        made = grpc.secure_channel(where, credentials, options=_PINGING_OPTIONS)
     elif where.startswith("unix:"):
-        made = grpc.insecure_channel(where, options=_BLOCKING_OPTIONS)
+        made = grpc.insecure_channel(where, options=_PINGING_OPTIONS)
     else:
         raise ValueError(_NO_CREDENTIALS.format(address))
     with made:
@@ -225,49 +181,3 @@ class _Details(grpc.ClientCallDetails):
         self.credentials, self.wait_for_ready = details.credentials, details.wait_for_ready
         self.compression = details.compression
         self.metadata = metadata
-
-
-def failure(error: grpc.RpcError) -> Failure:
-    """What a failed call says, whether or not it was muster that answered."""
-    status = _status(error)
-    answered = isinstance(error, aio.AioRpcError | grpc.Call)
-    reason = error.code().name if answered else "UNKNOWN"
-    message = (error.details() or "") if answered else str(error)
-    violations: list[tuple[str, str]] = []
-    if status is not None:
-        info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
-        for detail in status.details:
-            if detail.Unpack(info):
-                reason = info.reason
-            elif detail.Unpack(bad):
-                violations = [(entry.field, entry.description) for entry in bad.field_violations]
-    return Failure(reason, message, violations)
-
-
-def retry_after(error: grpc.RpcError) -> float | None:
-    """Seconds after which the same call may be tried again; None: it would fail again, or the daemon gave no time."""
-    status = _status(error)
-    retry = error_details_pb2.RetryInfo()
-    for detail in status.details if status is not None else ():
-        if detail.Unpack(retry):
-            return retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
-    return None
-
-
-def facts(error: grpc.RpcError) -> dict[str, str]:
-    """What the error tells programs, by name: `oldest` of CURSOR_TOO_OLD, `end` of OFFSET_OUT_OF_RANGE, `job_id`."""
-    status = _status(error)
-    info = error_details_pb2.ErrorInfo()
-    for detail in status.details if status is not None else ():
-        if detail.Unpack(info):
-            return dict(info.metadata)
-    return {}
-
-
-def _status(error: grpc.RpcError) -> status_pb2.Status | None:
-    if not isinstance(error, aio.AioRpcError | grpc.Call):
-        return None
-    for key, value in error.trailing_metadata() or ():
-        if key == _DETAILS and isinstance(value, bytes):
-            return status_pb2.Status.FromString(value)
-    return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from muster.client.daemon import BlockingClient
+from muster.client.blocking_client import BlockingClient
 from muster.client.together import ANSWER_S, PATIENCE_S, FailedAsk, ask_together, failures
 from muster.v1 import job_pb2
 

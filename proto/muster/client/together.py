@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 import grpc
 
-from muster.client.daemon import failure, retry_after
+from muster.client.errors import failure, retry_after
+from muster.client.retries import may_pass
 
 #: Seconds within which a call that waits for nothing must be answered.
 ANSWER_S = 15.0
 #: Seconds for which a daemon that has exited, or is full, is asked again where something is changed.
 PATIENCE_S = 10.0
-_TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 Key = TypeVar("Key", bound=Hashable)
 #: Makes one call, which may take so many seconds, without waiting for it.
@@ -75,7 +75,8 @@ def status_of(error: grpc.RpcError) -> grpc.StatusCode:
 
 
 def _may_pass(error: grpc.RpcError) -> bool:
-    return status_of(error) in _TRANSIENT
+    known = failure(error)
+    return may_pass(status_of(error).name, known.reason, known.message)
 
 
 def _failed(error: grpc.RpcError) -> FailedAsk:

@@ -7,15 +7,13 @@ from datetime import datetime
 
 import grpc
 
-from muster.client import BlockingClient, failure, retry_after, status_of
+from muster.client import BlockingClient, failure, may_pass, retry_after, status_of
 from muster.v1 import log_pb2
 
 #: Seconds for which a daemon that has exited is looked for while its output is read.
 PATIENCE_S = 60.0
 #: A longer line comes in pieces, in bytes.
 _MOST = 64 << 10
-
-_PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 _log = logging.getLogger(__name__)
 
@@ -99,9 +97,10 @@ def lines(
             # The search begins when a stream breaks that was open: it may have been silent for hours.
             if not end or (time.monotonic() - began > 1.0 and not _never_reached(error)):
                 end = time.monotonic() + PATIENCE_S
-            if status_of(error) not in _PASSING or time.monotonic() > end:
+            known = failure(error)
+            if not may_pass(status_of(error).name, known.reason, known.message) or time.monotonic() > end:
                 raise
-            _log.debug("%s: reading on: %s", job_id, failure(error).message)
+            _log.debug("%s: reading on: %s", job_id, known.message)
             time.sleep(retry_after(error) or 0.5)
         finally:
             call.cancel()

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 from muster.agent import errors
 from muster.agent.api.boundary import Defect
-from muster.agent.error_reasons import REASONS
+from muster.client.error_reasons import REASONS
 
 #: Given by the raiser of a class that has another one.
 OF_RAISERS = {("RESOURCE_EXHAUSTED", "TOO_MANY_JOBS")}

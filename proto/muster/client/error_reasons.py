@@ -1,20 +1,33 @@
 """What each error of the API means to a client, and whether another try makes sense: one table, by status and reason.
 
-docs/reference/errors.md is made from it. The classes of `errors.py` raise these reasons.
+docs/reference/errors.md is made from it, and retries.py decides by it. The classes of `muster.agent.errors` raise these
+reasons.
 """
 
-from muster.probes.kernel.dataclass import dataclass
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorReason:
+class ErrorReason(NamedTuple):
     """One error as a client sees it: the name of the gRPC status, the `reason` of its ErrorInfo ("" where it has none),
-    what it means, and when the client may try again."""
+    what it means, when the client may try again, and whether it passes by itself: then the same call may be repeated
+    after a pause."""
 
     code: str
     reason: str
     meaning: str
     again: str
+    passes: bool = False
+
+    @property
+    def remedy(self) -> str:
+        """What the caller can do, as an imperative; empty where nothing helps."""
+        if self.again.startswith("no"):
+            return self.again.removeprefix("no").removeprefix(": ")
+        if self.again.startswith("yes"):
+            return "try again" + self.again.removeprefix("yes")
+        return f"try again {self.again}"
 
 
 _LIMIT = "; `metadata` has `what` and `limit`, of a listener also `listener`"
@@ -54,6 +67,7 @@ REASONS = (
         "TOKEN_REFUSED",
         "the token of the call is too old, or of a daemon before this one",
         "yes, once, with a new token of `identity.sock`",
+        passes=True,
     ),
     ErrorReason("PERMISSION_DENIED", "NO_ROLE", "no name in the certificate has a role in the configuration", "no"),
     ErrorReason("ALREADY_EXISTS", "JOB_ID_CONFLICT", "a job with this id has another spec", "no: use another id"),
@@ -75,7 +89,7 @@ REASONS = (
         "FAILED_PRECONDITION",
         "CANNOT_RESET",
         "the card cannot be reset, or not alone; the message says why, and nothing was changed",
-        "no, but `force` may override it, if the message says so",
+        "no: `force` may override it, if the message says so",
     ),
     ErrorReason(
         "FAILED_PRECONDITION",
@@ -96,15 +110,20 @@ REASONS = (
         "when it is RUNNING",
     ),
     ErrorReason("FAILED_PRECONDITION", "JOB_NOT_ENDED", "`Delete` of a job that has not ended", "after `Stop`"),
-    ErrorReason("RESOURCE_EXHAUSTED", "TOO_MANY_JOBS", f"the daemon has reached its limit of jobs{_LIMIT}", _PAUSES),
+    ErrorReason(
+        "RESOURCE_EXHAUSTED", "TOO_MANY_JOBS", f"the daemon has reached its limit of jobs{_LIMIT}", _PAUSES, passes=True
+    ),
     ErrorReason(
         "RESOURCE_EXHAUSTED",
         "TOO_MANY_STREAMS",
         f"a listener, or your certificate, has reached its limit of calls at the same time{_LIMIT}",
         _PAUSES,
+        passes=True,
     ),
-    ErrorReason("RESOURCE_EXHAUSTED", "TOO_MANY", f"commands or sessions have reached their limit{_LIMIT}", _PAUSES),
-    ErrorReason("RESOURCE_EXHAUSTED", "NO_ROOM", "the disk of state or logs is full", "yes, or elsewhere"),
+    ErrorReason(
+        "RESOURCE_EXHAUSTED", "TOO_MANY", f"commands or sessions have reached their limit{_LIMIT}", _PAUSES, passes=True
+    ),
+    ErrorReason("RESOURCE_EXHAUSTED", "NO_ROOM", "the disk of state or logs is full", "yes, or elsewhere", passes=True),
     ErrorReason(
         "RESOURCE_EXHAUSTED",
         "",
@@ -116,12 +135,13 @@ REASONS = (
         "STOPPING",
         "the daemon is stopping; while it stops its jobs first (PID 1, `stop_jobs`), only `Start` fails with this",
         "yes, for as long as a restart may take; or elsewhere",
+        passes=True,
     ),
-    ErrorReason("UNAVAILABLE", "SUPERVISOR_UNREACHABLE", "a job's supervisor does not answer", "yes"),
-    ErrorReason("UNAVAILABLE", "HISTORY_UNREADABLE", "the disk of the history does not answer", "yes"),
-    ErrorReason("UNAVAILABLE", "", "no daemon listens", "yes, for as long as a restart may take"),
+    ErrorReason("UNAVAILABLE", "SUPERVISOR_UNREACHABLE", "a job's supervisor does not answer", "yes", passes=True),
+    ErrorReason("UNAVAILABLE", "HISTORY_UNREADABLE", "the disk of the history does not answer", "yes", passes=True),
+    ErrorReason("UNAVAILABLE", "", "no daemon listens", "yes, for as long as a restart may take", passes=True),
     ErrorReason("DEADLINE_EXCEEDED", "", "your own deadline has passed", "yes: every call can be repeated"),
-    ErrorReason("CANCELLED", "", "you cancelled the call", "yes"),
+    ErrorReason("CANCELLED", "", "you cancelled the call", "yes", passes=True),
     ErrorReason("UNIMPLEMENTED", "", "the daemon has no such call: it is older than the client", "no"),
     ErrorReason(
         "OUT_OF_RANGE",
@@ -149,3 +169,6 @@ REASONS = (
     ),
     ErrorReason("INTERNAL", "DEFECT", "a defect of muster; the daemon's log has the number of the incident", "no"),
 )
+
+#: By status and reason.
+BY_REASON: Mapping[tuple[str, str], ErrorReason] = MappingProxyType({(row.code, row.reason): row for row in REASONS})

@@ -1,0 +1,203 @@
+"""The client of one daemon, for asyncio."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from grpc import aio
+
+from muster.client import requests
+from muster.client.async_exec import AsyncExec, session
+from muster.client.errors import MusterError
+from muster.client.places import LogPlace, WatchPlace
+from muster.client.requests import ANSWER_S, SEARCH_S, SLICE_S
+from muster.client.retries import Attempts
+from muster.v1 import event_pb2, exec_pb2, job_pb2, log_pb2, node_pb2
+
+if TYPE_CHECKING:
+    from muster.v1.event_pb2_grpc import EventServiceAsyncStub
+    from muster.v1.exec_pb2_grpc import ExecServiceAsyncStub
+    from muster.v1.job_pb2_grpc import JobServiceAsyncStub
+    from muster.v1.log_pb2_grpc import LogServiceAsyncStub
+    from muster.v1.node_pb2_grpc import NodeServiceAsyncStub
+
+Response = TypeVar("Response")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The services of one daemon: its stubs, and calls that are repeated where that is safe and raise MusterError."""
+
+    channel: aio.Channel
+    jobs: "JobServiceAsyncStub"
+    logs: "LogServiceAsyncStub"
+    events: "EventServiceAsyncStub"
+    node: "NodeServiceAsyncStub"
+    execs: "ExecServiceAsyncStub"
+
+    async def call(
+        self, method: Callable[..., Awaitable[Response]], request: Message, within_s: float = ANSWER_S
+    ) -> Response:
+        """The answer of a stub's method. Repeats the call where retries.py allows it, until `within_s` is over.
+        Raises MusterError."""
+        attempts = Attempts(request, within_s)
+        while True:
+            try:
+                return await method(request, timeout=attempts.left_s)
+            except grpc.RpcError as error:
+                pause = attempts.pause_s(error)
+            await asyncio.sleep(pause)
+
+    async def start(self, spec: job_pb2.JobSpec, within_s: float = ANSWER_S) -> job_pb2.StartResponse:
+        """Starts a job. Without `spec.job_id` it is tried once: a lost answer then leaves a job of unknown id."""
+        return await self.call(self.jobs.Start, job_pb2.StartRequest(spec=spec), within_s)
+
+    async def get(self, job_id: str, within_s: float = ANSWER_S) -> job_pb2.Job:
+        """One job with its ranks."""
+        return (await self.call(self.jobs.Get, job_pb2.GetRequest(job_id=job_id), within_s)).job
+
+    async def list_jobs(
+        self,
+        states: Sequence[job_pb2.JobState.ValueType] = (),
+        labels: Mapping[str, str] | None = None,
+        within_s: float = ANSWER_S,
+    ) -> AsyncIterator[job_pb2.Job]:
+        """All jobs, newest first, page by page; `within_s` is for each page."""
+        request = job_pb2.ListRequest(states=states, labels=labels or {})
+        while True:
+            page = await self.call(self.jobs.List, request, within_s)
+            for job in page.jobs:
+                yield job
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    async def wait(self, job_id: str, timeout_s: float = math.inf, search_s: float = SEARCH_S) -> job_pb2.WaitResponse:
+        """Waits for the end of a job, over restarts of the daemon, or for `timeout_s` (then `ended` is false). A daemon
+        that does not answer is looked for during `search_s`."""
+        end = time.monotonic() + timeout_s
+        while True:
+            left = end - time.monotonic()
+            slice_s = max(0.0, min(left, SLICE_S))
+            request = job_pb2.WaitRequest(job_id=job_id, timeout=requests.duration(slice_s))
+            answer = await self.call(self.jobs.Wait, request, slice_s + search_s)
+            if answer.ended or left <= SLICE_S:
+                return answer
+
+    async def stop(
+        self,
+        job_id: str,
+        reason: str = "",
+        grace_s: float | None = None,
+        timeout_s: float = math.inf,
+        search_s: float = SEARCH_S,
+    ) -> job_pb2.StopResponse:
+        """Stops a job and waits for its end, over restarts of the daemon, or for `timeout_s` (0: only orders it).
+        `grace_s`: 0 kills; None: as the spec says."""
+        end = time.monotonic() + timeout_s
+        while True:
+            left = end - time.monotonic()
+            slice_s = max(0.0, min(left, SLICE_S))
+            request = requests.stop_request(job_id, reason, grace_s, slice_s)
+            answer = await self.call(self.jobs.Stop, request, slice_s + search_s)
+            if answer.ended or left <= SLICE_S:
+                return answer
+
+    async def delete(self, job_id: str, *, keep_logs: bool = False, within_s: float = ANSWER_S) -> None:
+        """Deletes an ended job."""
+        request = job_pb2.DeleteRequest(job_id=job_id, keep_logs=keep_logs)
+        await self.call(self.jobs.Delete, request, within_s)
+
+    async def get_node(self, within_s: float = ANSWER_S) -> node_pb2.GetNodeResponse:
+        """The node: its cards, and whether it is fit."""
+        return await self.call(self.node.GetNode, node_pb2.GetNodeRequest(), within_s)
+
+    async def watch(
+        self,
+        cursor: str = "",
+        job_id: str = "",
+        *,
+        from_oldest: bool = False,
+        follow: bool = True,
+        search_s: float = SEARCH_S,
+    ) -> AsyncIterator[event_pb2.WatchResponse]:
+        """Events, each once, over restarts of the daemon, and bookmarks: messages without an event. Keep the cursor of
+        what you have dealt with, to begin there the next time. Raises CursorLost, MusterError."""
+        place = WatchPlace(requests.watch_request(cursor, job_id, from_oldest=from_oldest, follow=follow))
+        attempts = Attempts(place.request, search_s)
+        while True:
+            call = self.events.Watch(place.request)
+            failed: grpc.RpcError | MusterError = MusterError.cut()
+            try:
+                async for message in call:
+                    place.take(message)
+                    yield message
+                    attempts.renew()
+                if place.at_end:
+                    return
+            except grpc.RpcError as error:
+                failed = error
+            finally:
+                call.cancel()
+            await asyncio.sleep(attempts.pause_s(failed))
+
+    async def read_logs(
+        self, what: str | log_pb2.ReadLogsRequest, *, follow: bool = False, search_s: float = SEARCH_S
+    ) -> AsyncIterator[log_pb2.ReadLogsResponse]:
+        """The output of a job (of its id, or as a request says), each byte once, over restarts of the daemon. The last
+        message has `eof`, and the verdict of a job that has ended. Raises MusterError."""
+        place = LogPlace(requests.log_request(what, follow=follow))
+        attempts = Attempts(place.request, search_s)
+        while True:
+            call = self.logs.ReadLogs(place.request)
+            failed: grpc.RpcError | MusterError = MusterError.cut()
+            moved = None
+            try:
+                async for message in call:
+                    if (new := place.take(message)) is not None:
+                        yield new
+                    attempts.renew()
+                    if message.eof:
+                        return
+            except grpc.RpcError as error:
+                failed = error
+                moved = place.moved(MusterError.of(error))
+            finally:
+                call.cancel()
+            if moved is not None:
+                yield moved
+                continue
+            await asyncio.sleep(attempts.pause_s(failed))
+
+    def exec(
+        self,
+        job_id: str,
+        argv: Sequence[str],
+        rank: int | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        stdin: bool = False,
+        tty: bool = False,
+        search_s: float = SEARCH_S,
+    ) -> AbstractAsyncContextManager[AsyncExec]:
+        """A command in a rank of a job, as a session that is attached to again when the daemon was restarted:
+
+        async with muster.exec("train-7", ["nvidia-smi"]) as command:
+            async for part in command: ...
+        print(command.exit_code)
+        """
+        first = requests.exec_request(job_id, argv, rank, env, stdin=stdin, tty=tty)
+        return session(self.execs, first, search_s)
+
+    def attach(
+        self, job_id: str, session_id: str, search_s: float = SEARCH_S
+    ) -> AbstractAsyncContextManager[AsyncExec]:
+        """A session that there is; another client that was attached is detached."""
+        attach = exec_pb2.ExecAttach(job_id=job_id, session_id=session_id)
+        return session(self.execs, exec_pb2.ExecRequest(attach=attach), search_s)

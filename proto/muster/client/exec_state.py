@@ -1,0 +1,164 @@
+"""A session as the client has it: what was received, what is still to be sent, and how to attach to it again.
+
+Nothing here waits: async_exec.py and blocking_exec.py carry it over a stream.
+"""
+
+from collections import deque
+
+from muster.client.errors import MusterError
+from muster.v1 import exec_pb2
+
+#: Bytes that either side sends beyond what the other has acknowledged, and those of one message (exec.proto).
+WINDOW, MAX_DATA = 1 << 20, 1 << 16
+#: Bytes of output after which they are acknowledged.
+_ACK_BYTES = WINDOW // 4
+
+
+class ExecState:
+    """One session over as many streams as it takes."""
+
+    def __init__(self, first: exec_pb2.ExecRequest) -> None:
+        """`first`: `start` or `attach`."""
+        self.first = first
+        self.started: exec_pb2.ExecStarted | None = None
+        self.exited: exec_pb2.ExecExited | None = None
+        self.left: exec_pb2.ExecLeft | None = None
+        self.detached = False
+        #: Bytes of output that were not stored while no client was attached.
+        self.missing = 0
+        #: Output that came and was not taken by the caller: at most a window of each stream.
+        self.arrived: deque[exec_pb2.ExecOutput] = deque()
+        # Of stdout and stderr: bytes that have arrived, and bytes that the caller has taken.
+        self._received, self._taken = [0, 0], [0, 0]
+        self._acknowledged = 0
+        # Input that the session does not have begins at `_kept`; up to `_given` it is on its way, and may be up to
+        # `_most`.
+        self._input = bytearray()
+        self._kept = self._given = 0
+        self._most = WINDOW
+        self._ends = self._closed = False
+        self._orders: deque[exec_pb2.ExecRequest] = deque()
+        self._size: exec_pb2.WindowSize | None = None
+
+    @property
+    def over(self) -> bool:
+        """Nothing follows."""
+        return self.exited is not None or self.left is not None
+
+    @property
+    def room(self) -> int:
+        """Bytes of input that are taken now."""
+        return max(0, WINDOW - len(self._input))
+
+    def opening(self) -> exec_pb2.ExecRequest:
+        """The first request of the next stream."""
+        if self.started is None:
+            return self.first
+        attach = exec_pb2.ExecAttach(
+            job_id=self.first.start.job_id or self.first.attach.job_id,
+            session_id=self.started.session_id,
+            stdout_offset=self._received[0],
+            stderr_offset=self._received[1],
+        )
+        return exec_pb2.ExecRequest(attach=attach)
+
+    def begin(self, started: exec_pb2.ExecStarted) -> None:
+        """A stream has begun."""
+        if self.started is None:
+            self._kept = started.input_offset
+            self._received = [started.stdout_offset, started.stderr_offset]
+            self._taken = list(self._received)
+            self._acknowledged = sum(self._taken)
+        else:
+            self._skip(0, started.stdout_offset)
+            self._skip(1, started.stderr_offset)
+        self.started = started
+        self._forget(started.input_offset)
+        # The supervisor reports next how much of it the command has taken; until then it may be a window less.
+        self._most = max(WINDOW, started.input_offset)
+        self._given, self._closed = self._kept, False
+        if self._size is not None:
+            self._orders.append(exec_pb2.ExecRequest(window=self._size))
+        if self.detached:
+            self._orders.append(exec_pb2.ExecRequest(detach=exec_pb2.ExecDetach()))
+
+    def receive(self, response: exec_pb2.ExecResponse) -> None:
+        """A message has arrived."""
+        kind = response.WhichOneof("message")
+        if kind == "output":
+            self._arrive(response.output)
+        elif kind == "input_offset":
+            self._forget(response.input_offset)
+            self._most = response.input_offset + WINDOW
+        elif kind == "exited":
+            self.exited = response.exited
+        elif kind == "left":
+            self.left = response.left
+
+    def take(self) -> exec_pb2.ExecOutput:
+        """The next output for the caller; there must be some."""
+        output = self.arrived.popleft()
+        self._taken[output.stderr] = output.offset + len(output.data)
+        return output
+
+    def write(self, data: bytes) -> None:
+        """More input, at most `room`."""
+        self._input += data
+
+    def close_input(self) -> None:
+        """No more input."""
+        self._ends = True
+
+    def order(self, request: exec_pb2.ExecRequest) -> None:
+        """A signal, a size, a detach."""
+        if request.HasField("window"):
+            self._size = request.window
+        self.detached = self.detached or request.HasField("detach")
+        self._orders.append(request)
+
+    def next_request(self) -> exec_pb2.ExecRequest | None:
+        """What is to be sent now on the present stream; None: nothing."""
+        if self._orders:
+            return self._orders.popleft()
+        if sum(self._taken) - self._acknowledged >= _ACK_BYTES:
+            self._acknowledged = sum(self._taken)
+            ack = exec_pb2.ExecAck(stdout_offset=self._taken[0], stderr_offset=self._taken[1])
+            return exec_pb2.ExecRequest(ack=ack)
+        end = self._kept + len(self._input)
+        if self._given < min(end, self._most):
+            at, size = self._given - self._kept, min(MAX_DATA, self._most - self._given)
+            given = exec_pb2.ExecInput(offset=self._given, data=bytes(self._input[at : at + size]))
+            self._given += len(given.data)
+            return exec_pb2.ExecRequest(input=given)
+        if self._ends and not self._closed and self._given == end:
+            self._closed = True
+            return exec_pb2.ExecRequest(input=exec_pb2.ExecInput(offset=end, close=True))
+        return None
+
+    def failed(self, error: MusterError) -> MusterError:
+        """An error of a stream; gRPC's own names for a connection that broke are many."""
+        if self.started is None or error.answered:
+            return error
+        return MusterError("UNAVAILABLE", "UNAVAILABLE", f"the connection to the daemon broke: {error.message}")
+
+    def _arrive(self, output: exec_pb2.ExecOutput) -> None:
+        which = int(output.stderr)
+        self._skip(which, output.offset)
+        have = self._received[which]
+        data = output.data[max(0, have - output.offset) :]
+        if data:
+            self.arrived.append(exec_pb2.ExecOutput(stderr=output.stderr, offset=have, data=data))
+            self._received[which] = have + len(data)
+
+    def _skip(self, which: int, offset: int) -> None:
+        gap = offset - self._received[which]
+        if gap > 0:
+            self._received[which] = offset
+            self.missing += gap
+
+    def _forget(self, offset: int) -> None:
+        """The session has the input up to there."""
+        if offset > self._kept:
+            del self._input[: offset - self._kept]
+            self._kept = offset
+            self._given = max(self._given, offset)
