@@ -29,6 +29,7 @@ from muster.agent.api.server import ServerContext
 from muster.agent.api.services import event_service
 from muster.agent.api.slots import Listeners
 from muster.agent.config.access_settings import AccessTable
+from muster.agent.config.hardening_settings import HardeningTable
 from muster.agent.config.schema import ExecTable, LimitsTable, SocketTable, TelemetryTable, TlsTable
 from muster.agent.events.event_store import Event
 from muster.agent.jobs.cards.leases import Lease
@@ -207,6 +208,7 @@ async def world():
         socket=SocketTable(),
         tls=TlsTable(),
         jobs=SimpleNamespace(grace_steps=(1.0,)),
+        hardening=HardeningTable(),
         access=AccessTable(),
         telemetry=TelemetryTable(),
     )
