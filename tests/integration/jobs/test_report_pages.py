@@ -113,7 +113,7 @@ def test_a_failed_job_begins_with_the_verdict_and_shows_the_culprit(browser: Bro
     assert browser.value("document.querySelectorAll('.mark, .grave').length") == 12
     assert "unspecified launch failure" in _text(browser, "#last pre")
     assert "Xid 79" in _text(browser, "#t-node")
-    assert "Let the jobs on the card end" in _text(browser, "#verdict ol")
+    assert "muster node reset CARD" in _text(browser, "#verdict ol")
 
 
 def test_bars_and_curves_stand_where_they_belong_on_one_axis(browser: Browser, pages: dict[str, Path]) -> None:

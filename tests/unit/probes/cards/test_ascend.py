@@ -703,7 +703,7 @@ def test_npu_smi_serves_where_the_library_is_not(smi, tmp_path):
     assert backend.read(0) == Reading(97.0, None, 3401 * MIB, 65536 * MIB, 91.0)
     assert backend.read(1) == Reading(0.0, None, 3400 * MIB, 65536 * MIB, None)
     assert backend.health(0) == Health(
-        temp_c=36.0, sm_clock_mhz=1800.0, npu_health=0, parts={"aicore": 95.0, "overall": 96.0}
+        temp_c=36.0, sm_clock_mhz=1800.0, npu_health=0, parts={"aicore": 95.0, "overall": 96.0}, partial=True
     )
     assert backend.health(1).npu_health == 2
     assert backend.holders(0) == [] and backend.holders(1) == [Holder(48988, 13330 * MIB)]
