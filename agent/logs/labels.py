@@ -67,8 +67,9 @@ class LabelledLines:
         self._several = several
         self._grep = grep
         self._few = lines
-        #: Whether each of these matches.
+        #: Whether each of these matches; ignoring case, only those of a block without text beyond ASCII.
         self._exact = lines is not None and grep is not None and _is_word(grep)
+        self._ignore_case = grep is not None and bool(grep.flags & re.IGNORECASE)
         #: Whether most lines matched where they were looked at last.
         self._dense = False
         self._held: dict[str, _Held] = {}
@@ -135,20 +136,21 @@ class LabelledLines:
 
     def _matching(self, data: bytes) -> bytes:
         """Those of whole lines that match."""
+        exact = self._exact and (not self._ignore_case or data.isascii())
         # Where most lines match, to look first for those that may saves nothing.
-        if self._few is not None and (self._exact or not self._dense):
+        if self._few is not None and (exact or not self._dense):
             data = self._few(data)
-        found = [self._matching_piece(data[begin:end]) for begin, end in whole_lines(data, 0, len(data), MAX_LINE)]
-        return b"".join(found)
+        pieces = whole_lines(data, 0, len(data), MAX_LINE)
+        return b"".join([self._matching_piece(data[begin:end], exact) for begin, end in pieces])
 
-    def _matching_piece(self, data: bytes) -> bytes:
-        """Of whole lines with no more than MAX_LINE bytes together, or of a longer one."""
+    def _matching_piece(self, data: bytes, exact: bool) -> bytes:
+        """Of whole lines with no more than MAX_LINE bytes together, or of a longer one; `exact`: each matches."""
         assert self._grep is not None
         if len(data) > MAX_LINE:
             return data if self._wanted(data[:-1]) else b""
-        ascii_only = data.isascii()
-        if self._exact and (ascii_only or not self._grep.flags & re.IGNORECASE):
+        if exact:
             return data
+        ascii_only = data.isascii()
         texts = whole = data[:-1].decode("utf-8", "replace").split("\n")
         if b"\r" in data:
             texts = [text.rstrip("\r") for text in whole]
@@ -173,6 +175,8 @@ class LabelledLines:
 
 def _is_word(pattern: "re.Pattern[str]") -> bool:
     """Whether it matches what contains it, and nothing else."""
+    if pattern.flags & re.IGNORECASE and not pattern.pattern.isascii():
+        return False
     return not (pattern.flags & re.VERBOSE or re.search(r"[\\.^$*+?{}\[\]|()\r\n\ufffd]", pattern.pattern))
 
 

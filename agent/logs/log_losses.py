@@ -46,11 +46,26 @@ def missing(
     found = []
     for file, layout in zip(files, log_reading.look(list(files)), strict=True):
         start, stop = starts.get(file.rank, 0), stops.get(file.rank)
-        for gone in removals(file.path):
+        removed = removals(file.path)
+        for gone in removed:
             count = min(gone.end, gone.end if stop is None else stop) - max(gone.start, start)
             if gone.lost and count > 0:
                 found.append(Missing(file.rank, count, gone.why))
+        # What muster removes it records before: a hole without a record is a segment that somebody took away.
+        known = [*((piece.start, piece.end) for piece in layout.pieces), *((gone.start, gone.end) for gone in removed)]
+        if count := uncovered(start, layout.end if stop is None else min(stop, layout.end), known):
+            found.append(Missing(file.rank, count, GONE))
         end = ends.get(file.rank, 0)
         if stop is None and end > max(layout.end, start):
             found.append(Missing(file.rank, end - max(layout.end, start), GONE))
     return found
+
+
+def uncovered(begin: int, end: int, spans: Sequence[tuple[int, int]]) -> int:
+    """How many of the bytes from `begin` to `end` lie in none of these spans, which may overlap."""
+    count = 0
+    for start, stop in sorted(spans):
+        if start > begin:
+            count += max(0, min(start, end) - begin)
+        begin = max(begin, stop)
+    return count + max(0, end - begin)

@@ -60,7 +60,8 @@ def main_pid(node: Machine) -> int:
 
 
 def nursery(node: Machine) -> str:
-    return node.sh("cat /sys/fs/cgroup/muster.slice/muster-nursery:*.scope/cgroup.procs")
+    """Its pid; beside it in its scope is the supervisor that waits for the next job, its child."""
+    return min(node.sh("cat /sys/fs/cgroup/muster.slice/muster-nursery:*.scope/cgroup.procs").split(), key=int)
 
 
 def wait_up(node: Machine) -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from muster.agent.cli.client.calls import DaemonConnection, Patience, get_job
+from muster.agent.cli.client.calls import DaemonConnection, Patience
 from muster.agent.cli.exits import CallFailed, NoDaemon
 from muster.agent.cli.printing import note
 from muster.agent.text import clean
-from muster.v1 import log_pb2
+from muster.v1 import job_pb2, log_pb2
 
 if TYPE_CHECKING:
     from muster.agent.logs.logs_in_place import LogsInPlace
@@ -66,7 +66,8 @@ def read(
         request.ClearField("folder")  # the daemon reads the rest, or says what happened to it
         return _patiently(connection, stream, take, sink, moved)
     # The daemon may have named all of it long ago: the job may have been removed since, and its name given to another.
-    if not logs.are_of(get_job(connection, request.job_id)):
+    found = connection.patiently(connection.jobs.Get, job_pb2.GetRequest(job_id=request.job_id)).job
+    if not logs.are_of(found):
         raise CallFailed("NOT_FOUND", f"job {request.job_id}: was removed while its output was read", "JOB_NOT_FOUND")
     return last
 

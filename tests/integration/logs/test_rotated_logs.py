@@ -159,6 +159,20 @@ def test_full_speed_with_rotation_followers_and_kills(rotating: Daemon, tmp_path
     assert tail.endswith(f"01 {PHASES * CHUNKS * 2000 - 1:07} {'.' * 38}\n")
 
 
+def test_a_segment_that_somebody_takes_away_is_missing(rotating: Daemon) -> None:
+    """What muster removes by itself is told of and no failure; this is one."""
+    rotating.run("sh", "-c", "head -c 6000000 /dev/zero | tr '\\0' x", job_id="taken")
+    job = rotating.wait("taken")
+    log = Path(job.ranks[0].log_path)
+    segments = sorted(path for path in log.parent.iterdir() if path.name.startswith(log.name + "."))
+    gone = segments[1]
+    start, end = map(int, re.search(r"(\d+)-(\d+)", gone.name.removeprefix(log.name)).groups())
+    gone.rename(rotating.folder / "elsewhere")
+    done = rotating.cli("logs", "taken")
+    assert (done.returncode, len(done.stdout)) == (1, 6000000 - (end - start))
+    assert f"{end - start} bytes of the output of rank 0 are missing: somebody deleted, moved" in done.stderr
+
+
 def test_attempts_and_removal_over_rotation(rotating: Daemon) -> None:
     """Each attempt of more than one file is read on its own; `rm` leaves none of them."""
     script = (

@@ -142,6 +142,17 @@ def test_the_first_piece_of_a_long_line_decides():
         assert lines((0, tail), (0, b"\nneedle\n"), label=False, several=several, grep="needle") == b"needle\n"
 
 
+def test_a_word_in_any_case_beside_text_beyond_ascii():
+    """The filter of whole blocks finds more lines there than match."""
+    out: list[bytes] = []
+    pattern = re.compile("kit", re.IGNORECASE)
+    asked = pattern_parts.wanted_lines(pattern)
+    lines_of = LineFilter([tuple(each.parts) for each in asked.any_of], ignore_case=True).of
+    sink = labels.LabelledLines(out.append, label=False, several=False, grep=pattern, lines=lines_of)
+    sink.feed("rank 0", b"first\n" + b"a t here\n" * 3 + b"a KIT\n" + "a \u212ait\n".encode(), 0.0)
+    assert b"".join(out) == b"a KIT\n" + "a \u212ait\n".encode()
+
+
 def test_a_line_of_100_mb_takes_no_memory():
     held = []
     sink = labels.LabelledLines(lambda data: held.append(len(data)), label=True)
