@@ -32,7 +32,7 @@ MINDSPORE ?= mindspore==2.7.*
 # proto/muster holds links to agent, supervisors and probes.
 CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test test-slow chaos test-system test-gpu record-gpu wheelhouse image release check-release test-msrun fuzz lint format proto proto-baseline check-proto docs check-docs corpus corpus-acted bench bench-compare bench-growth soak lock clean
+.PHONY: help setup run test test-slow chaos test-system test-ansible test-gpu record-gpu wheelhouse image release check-release test-msrun fuzz lint format proto proto-baseline check-proto docs check-docs corpus corpus-acted bench bench-compare bench-growth soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -62,6 +62,10 @@ chaos: $(READY) $(PROGRAM)  ## two faults at once, again and again: POINTS=1000;
 
 test-system: $(READY) $(PROGRAM)  ## under a real systemd, in real containers; needs root, debootstrap, systemd-nspawn, buildah and podman
 	@$(BIN)/python -m pytest -q tests/system $(PYTEST_ARGS)
+
+test-ansible: $(READY) $(PROGRAM)  ## the Ansible role, in two such containers
+	@$(BIN)/python -m pip install -q -r examples/ansible/requirements.txt
+	@MUSTER_TEST_ANSIBLE=1 $(BIN)/python -m pytest -q tests/system/packages/test_ansible.py $(PYTEST_ARGS)
 
 test-gpu: $(GPU_READY)  ## what only a machine with an NVIDIA card shows; needs a driver and no network once `make wheelhouse` was run
 	@$(GPU_PYTHON) -m pytest -q -p no:cacheprovider tests/gpu $(PYTEST_ARGS)
