@@ -159,8 +159,10 @@ def _named(request: Any) -> dict[str, str]:
     if not isinstance(request, Message):
         return found  # a stream, or bytes that are no valid message
     spec = getattr(request, "spec", None)
-    for message in (request, spec):
-        for name in ("job_id", "session_id", "user", "reason", "code", "device"):
+    # The `code` of a request is one of a card's condition; that of a spec is a URL, which may be signed.
+    of_request = ("job_id", "session_id", "user", "reason", "code", "device")
+    for message, names in ((request, of_request), (spec, ("job_id", "user"))):
+        for name in names:
             value = getattr(message, name, None)
             if isinstance(value, str) and value:
                 found[name] = value[:200]

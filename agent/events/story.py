@@ -103,7 +103,7 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
             return _exited(job.rank(r["rank"]))
         case Kind.STOPPING:
             message = "is being ended: " + _CAUSES[StopCause(r["cause"])].format(by=r["by"] or "somebody")
-            message += f": {r['reason']}" if r["reason"] else ""
+            message += f": {r['reason']}" if r["reason"] and not message.endswith(r["reason"]) else ""
             return "job.stopping", None, message, took, {"cause": r["cause"], "by": r["by"]}
         case Kind.ENDED:
             return _ended(job, took)
@@ -145,12 +145,19 @@ def _output_lost(r: Record) -> _Told:
     return "job.output_lost", rank, lost, 0.0, attributes
 
 
+def _how(process: Rank) -> str:
+    if process.outcome is Outcome.NOT_STARTED:
+        return process.detail or "could not be started"
+    return endings.describe(process.status) + (f": {process.detail}" if process.detail else "")
+
+
 def _step_ended(job: Job) -> _Told:
     step = job.step
     assert step is not None
-    how = step.detail or endings.describe(step.status)
+    how = _how(step)
     message = f"{job.step_name} {how}"
     if job.step_name in _COPYING:
+        how = step.detail if step.detail and step.outcome is Outcome.EXITED else how  # better than its exit code
         _, done, failed = _COPYING[job.step_name]
         message = done if step.outcome is Outcome.EXITED and step.status == 0 else f"{failed}: {how}"
     took = max(step.ended_at - step.started_at, 0.0)
@@ -161,7 +168,7 @@ def _step_ended(job: Job) -> _Told:
 
 
 def _service_ended(service: Rank) -> _Told:
-    message = f"{verdict.service_name(service)} {service.detail or endings.describe(service.status)}"
+    message = f"{verdict.service_name(service)} {_how(service)}"
     took = max(service.ended_at - service.started_at, 0.0)
     said = {"service": service.local_rank, "outcome": service.outcome, "pid": service.pid}
     return "job.service_ended", None, message, took, said

@@ -189,7 +189,7 @@ class RankGang:
             return True
         if not self._remains.due:
             return False
-        if self._remains.all_gone():
+        if self._is_over():
             self._attempt_end.conclude()
             return True
         self._escalation.end_services()
@@ -223,7 +223,7 @@ class RankGang:
         if not self._remains.due:
             return False
         self._sessions.ends.end_with_ranks(job.attempt, job.terminated)
-        if self._remains.all_gone():
+        if self._is_over():
             if self._attempt_end.must_settle():
                 return False
             self._attempt_end.conclude()
@@ -233,6 +233,16 @@ class RankGang:
         self._escalation.end_services()
         self._remains.look_later(bool(left))
         return False
+
+    def _is_over(self) -> bool:
+        """Whether nothing is left, and each end is recorded. A service of a supervisor that died is a child of the
+        nursery, whose zombies count as gone: this can be before its end is an event here. `Ends` bounds the wait for
+        its status. Raises OSError."""
+        if not self._remains.all_gone():
+            return False
+        if any(one.outcome is None for one in self._job.processes()):
+            self._escalation.note_ends()
+        return all(one.outcome is not None for one in self._job.processes())
 
     def _wait_for_restart(self) -> bool:
         self._restart.set(self._job.restart_up - process.uptime(), self._remains.look)

@@ -129,7 +129,7 @@ class StepRun:
             return ""
         unborn = step.outcome is Outcome.NOT_STARTED
         how = job.step_ending or ("could not be started" if unborn else endings.describe(step.status))
-        if step.detail and job.step_name in STEPS:  # it says it better than its exit code
+        if step.detail and job.step_name in STEPS and step.outcome is Outcome.EXITED:  # better than its exit code
             self._output.say(f"{name}: {how}")
             return f"{job.step_name}: {job.step_ending}{': ' if job.step_ending else ''}{step.detail}"
         if step.detail and not job.step_ending:
@@ -143,7 +143,7 @@ class StepRun:
         assert step is not None
         log, _ = job_log_files(self._context.root, self._spec.job_id, job.node_rank)
         said = tuple(line for line in tee.tail(log) if not is_ours(line))
-        return steps.failure(step, trouble, said)
+        return steps.failure(job, step, trouble, said)
 
     def _terminate(self) -> None:
         self._context.containment.signal(signal.SIGTERM)

@@ -38,6 +38,7 @@ _AFTER_COPY = {
     73: ("RETRY_ELSEWHERE", "this node has no room for what is to be copied"),
     75: ("RETRY_HERE", "the other side did not answer; a copy goes on where it broke off"),
 }
+_AFTER_TIME = "RETRY_HERE", "the copy took longer than staging_timeout; another one goes on where this one was"
 
 #: $0: the script, read into this very shell, so that its exports can be read. No variable and no argument of ours
 #: is in its way, it may end by itself or set a trap of its own, and its status is the step's unless we fail.
@@ -172,12 +173,16 @@ def succeeded(step: Rank) -> bool:
     return step.outcome is Outcome.EXITED and step.status == 0
 
 
-def failure(step: Rank, trouble: str, last_lines: tuple[str, ...]) -> tuple[State, Verdict]:
+def failure(job: Job, step: Rank, trouble: str, last_lines: tuple[str, ...]) -> tuple[State, Verdict]:
     """Of a job whose step before the ranks failed. `trouble`: which one, and how."""
     code = verdict.shell_code(step.status) if step.status else verdict.OWN_FAILURE
     advice = "FAIL", "the job's own preparation failed, and no fault of the node is known"
     if step.role in STEPS:
         advice = _AFTER_COPY.get(code, advice)
+        if job.step_ending:
+            advice = _AFTER_TIME
+        elif step.outcome is not Outcome.EXITED:
+            advice = verdict.recommend(job, step, "")
     return State.FAILED, Verdict(code, f"{trouble}; no rank was started", None, last_lines, (), *advice)
 
 
@@ -186,5 +191,5 @@ def undelivered(state: State, end: Verdict, trouble: str) -> tuple[State, Verdic
     if state is not State.SUCCEEDED:
         return state, end
     reason = "the ranks succeeded, so another run would compute the same again: copy the outputs from this node"
-    summary = f"{end.summary}, and the outputs were not delivered: {trouble}; they are kept"
+    summary = f"{end.summary}, and the outputs were not delivered: {trouble}; muster removes nothing of them"
     return State.FAILED, Verdict(verdict.OWN_FAILURE, summary, recommendation="FAIL", recommendation_reason=reason)

@@ -365,9 +365,7 @@ class Inputs(Field):
     def problems(self, value: dict[str, str]) -> Problems:
         for path, problem in staging_urls.problems(value):
             yield self.part(path), problem
-        plain = [path.rstrip("/") for path in value]
-        if len(set(plain)) != len(plain):
-            yield "", "names a path twice"
+        yield from _same_place(value)
 
 
 class Outputs(Field):
@@ -378,9 +376,15 @@ class Outputs(Field):
     def problems(self, value: dict[str, str]) -> Problems:
         for path, problem in staging_urls.problems(value, written=True):
             yield self.part(path), problem
+        yield from _same_place(value)
         targets = [url.rstrip("/") for url in value.values()]
         if len(set(targets)) != len(targets):
             yield "", "names a URL twice: give each path a URL of its own"
+
+
+def _same_place(paths: dict[str, str]) -> Problems:
+    if path := staging_urls.twice(paths):
+        yield "", f"names the path {path!r} twice: give each URL a path of its own"
 
 
 class Labels(Field):

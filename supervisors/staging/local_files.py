@@ -19,6 +19,8 @@ class Source(Protocol):
     """Where files are copied from. What fails raises NotCopyable, TryAgain."""
 
     shown: str
+    #: What a single file is called.
+    name: str
     is_folder: bool
 
     def items(self, say: Callable[[str], None]) -> list[StagedFile]:
@@ -40,6 +42,7 @@ class LocalSource:
     def __init__(self, path: str) -> None:
         """Raises NotCopyable, TryAgain."""
         self.path = self.shown = path.rstrip("/") or "/"
+        self.name = os.path.basename(self.path)
         try:
             mode = os.stat(path).st_mode
         except OSError as error:
@@ -106,7 +109,7 @@ class LocalSink:
         folder = path.rstrip("/") or "/"
         self.shown = path
         self._folder = folder if into else os.path.dirname(folder) or "/"
-        self._name = "" if source.is_folder else os.path.basename(source.shown.rstrip("/") if into else folder)
+        self._name = "" if source.is_folder else source.name if into else os.path.basename(folder)
         self._made: list[tuple[str, bool]] = []
         self._lock = threading.Lock()
         self._odd: dict[str, str] = {}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from muster.supervisors.model.rules import staging_urls
-from muster.supervisors.staging import credentials, s3_upload, staged_file
+from muster.supervisors.staging import credentials, remote_ranges, s3_upload, staged_file
 from muster.supervisors.staging.local_files import LocalSource, md5_of
 from muster.supervisors.staging.staged_file import StagedFile
 from muster.supervisors.staging.troubles import FileChanged, NotCopyable, TryAgain, of_remote
@@ -14,6 +14,7 @@ from muster.supervisors.staging.troubles import FileChanged, NotCopyable, TryAga
 BLOCK, SILENCE_S = 8 << 20, 60
 _S3 = frozenset({"s3", "s3a", "obs"})
 _HTTP = frozenset({"http", "https"})
+_RANGES = dict.fromkeys(_S3, remote_ranges.of_s3) | dict.fromkeys(_HTTP, remote_ranges.of_http)
 #: Where a file that is being written is seen by others, so that it gets its name once it is whole.
 _RENAMES = frozenset({"ftp", "sftp", "ssh", "smb", "hdfs", "webdav", "webhdfs", "dbfs"})
 
@@ -23,7 +24,9 @@ class FileSystem:
 
     def __init__(self, url: str, table: Mapping[str, Mapping[str, Any]]) -> None:
         """Raises NotCopyable."""
-        self.scheme, self.shown = staging_urls.scheme(url), staging_urls.shown(url)
+        self.scheme, self.shown, self.name = staging_urls.scheme(url), staging_urls.shown(url), staging_urls.name(url)
+        #: Whether its path, without what stands behind `?`, ends with /.
+        self.is_into = url.partition("?")[0].endswith("/")
         given = credentials.options(table, url)
         if self.scheme in _S3:
             given = _of_s3(given, self.scheme)
@@ -51,7 +54,7 @@ class RemoteSource:
 
     def __init__(self, there: FileSystem) -> None:
         """Raises NotCopyable, TryAgain."""
-        self._there, self.shown = there, there.shown
+        self._there, self.shown, self.name = there, there.shown, there.name
         self._whole: set[str] = set()
         try:
             kind = "directory" if self._is_listing else there.info(there.path).get("type")
@@ -62,7 +65,7 @@ class RemoteSource:
     @property
     def _is_listing(self) -> bool:
         """A web server has no folders, but pages with links."""
-        return self._there.scheme in _HTTP and self._there.path.endswith("/")
+        return self._there.scheme in _HTTP and self._there.is_into
 
     def items(self, say: Callable[[str], None]) -> list[StagedFile]:
         """See Source."""
@@ -102,23 +105,32 @@ class RemoteSource:
 
     def read(self, item: StagedFile, offset: int) -> Iterator[bytes]:
         """See Source."""
-        size = 0 if item.place in self._whole else BLOCK
-        more = {"block_size": size, "cache_type": "none"} if self._there.scheme in _S3 | _HTTP else {}
         try:
-            with self._there.fs.open(item.place, "rb", **more) as file:
-                if offset:
-                    file.seek(offset)
-                while block := file.read(BLOCK):
-                    yield block
-        except ValueError as error:
-            if self._there.scheme not in _HTTP or item.place in self._whole:
-                raise of_remote(error, self.shown) from None
+            yield from self._ranges(item, offset) if self._there.scheme in _RANGES else self._blocks(item, offset)
+        except remote_ranges.WholeOnly:
             self._whole.add(item.place)
             raise TryAgain(f"{self.shown}: the server sends whole files only: from the beginning") from None
         except Exception as error:
-            if type(error).__name__ == "FileExpired":
-                raise FileChanged(f"{self.shown}: {item.name or 'it'} changed while it was copied") from None
             raise of_remote(error, self.shown) from None
+
+    def _ranges(self, item: StagedFile, offset: int) -> Iterator[bytes]:
+        """In requests of BLOCK bytes, so that none of them takes long."""
+        pieces, size, came = _RANGES[self._there.scheme], item.size, True
+        while came and (size is None or offset < size):
+            came = False
+            for piece in pieces(
+                self._there.fs, item.place, offset, None if size is None else min(offset + BLOCK, size)
+            ):
+                came = size is not None
+                offset += len(piece)
+                yield piece
+
+    def _blocks(self, item: StagedFile, offset: int) -> Iterator[bytes]:
+        with self._there.fs.open(item.place, "rb") as file:
+            if offset:
+                file.seek(offset)
+            while block := file.read(BLOCK):
+                yield block
 
 
 class RemoteSink:
@@ -126,7 +138,7 @@ class RemoteSink:
 
     def __init__(self, there: FileSystem, source: LocalSource) -> None:
         self._there, self.shown, self._source = there, there.shown, source
-        into = there.path if source.is_folder or not there.shown.endswith("/") else f"{there.path.rstrip('/')}/"
+        into = there.path if source.is_folder or not there.is_into else f"{there.path.rstrip('/')}/"
         self._base = into + (os.path.basename(source.path) if into.endswith("/") and not source.is_folder else "")
         self._known: dict[str, StagedFile] = {}
 

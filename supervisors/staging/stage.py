@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.staging_progress import OUTPUTS
 from muster.supervisors.staging import credentials
 from muster.supervisors.staging.copies import Copies
@@ -32,6 +33,8 @@ def run(order: dict[str, Any], reporting: Reporting, mask: SecretMask) -> int:
     table = credentials.read(order["credentials"])
     mask.add(credentials.secrets(table))
     copies = Copies(order["tries"], table, reporting)
+    if path := staging_urls.twice(map(os.path.abspath, order["copies"])):
+        raise NotCopyable(f"{path}: is named twice: give each URL a path of its own")
     here = {_absolute(path): url for path, url in order["copies"].items()}
     if order["step"] != OUTPUTS:
         copies.download(here)

@@ -60,7 +60,7 @@ def status(address: Address, job: str, as_json: bool) -> None:
         ("hardening", _hardening(found)),
         ("mode", _preset(found)),
         ("step", show.step(found)),
-        ("outputs", "kept: " + clean(", ".join(found.spec.outputs)) if found.outputs_kept and not found.step else ""),
+        ("outputs", _undelivered(found)),
         ("labels", clean(", ".join(f"{key}={value}" for key, value in sorted(found.spec.labels.items())))),
         ("attempt", f"{found.attempt} of at most {found.spec.max_restarts}" if found.spec.max_restarts else ""),
         *((f"attempt {a.number}", f"code {a.exit_code}: {clean(a.summary)}") for a in found.past_attempts[-5:]),
@@ -164,6 +164,14 @@ def _services(job: "job_pb2.Job") -> str:
         for one in job.services
     ]
     return "\n" + table(["SERVICE", "NAME", "PID", "OUTCOME", "CODE", "LOG"], rows) if rows else ""
+
+
+def _undelivered(found: "job_pb2.Job") -> str:
+    if not found.outputs_kept or found.step:
+        return ""
+    from muster.supervisors.model.rules import staging_urls
+
+    return "not delivered: " + clean(", ".join(staging_urls.undelivered(found.spec.outputs, found.warnings)))
 
 
 def _rank_logs(job: "job_pb2.Job") -> str:

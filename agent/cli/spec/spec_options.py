@@ -1,7 +1,7 @@
 """The options of `run` and `start` that make a spec, from the table of its fields."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -9,8 +9,9 @@ import click
 from muster.agent.cli.parameters import Parsed
 from muster.agent.cli.spec import spec_values
 from muster.agent.cli.spec.job_spec import Draft, read_file
+from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.spec import FIELDS, Boot
-from muster.supervisors.model.spec_fields import Choice, Field, Flag, Services
+from muster.supervisors.model.spec_fields import Choice, Field, Flag, Inputs, Outputs, Services
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -54,6 +55,13 @@ def _option(field: Field) -> Callable[[F], F]:
     )
 
 
+def _table(field: Field, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The last value of a name wins, as with docker; of a path that is copied none may get lost. Raises UsageError."""
+    if isinstance(field, (Inputs, Outputs)) and (path := staging_urls.twice(path for path, _ in pairs)):
+        raise click.UsageError(f"{field.option}: names the path {path!r} twice: give each URL a path of its own")
+    return dict(pairs)
+
+
 def spec_options(command: F) -> F:
     """The options and the words of the command; the command gets one `draft` for all of them."""
 
@@ -65,7 +73,9 @@ def spec_options(command: F) -> F:
         for name, field in _OPTIONS.items():
             value = others.pop(name)
             if value is not None and value != ():
-                options.say(field, dict(value) if isinstance(field.default, dict) else value, str(field.option))
+                options.say(
+                    field, _table(field, value) if isinstance(field.default, dict) else value, str(field.option)
+                )
         if per_node:
             if (mode := options.asked.boot) != Boot.COMMAND and "boot" in options.written:
                 raise click.UsageError(f"--per-node is --boot {Boot.COMMAND}, and --boot says {mode}: give one of them")

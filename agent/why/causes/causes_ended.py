@@ -13,6 +13,7 @@ from muster.agent.why.words import of_this_attempt
 from muster.probes.kernel import endings
 from muster.supervisors.model import node_ends, verdict
 from muster.supervisors.model.lifecycle import Rank
+from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.staging_progress import OUTPUTS, STEPS
 from muster.supervisors.model.states import Outcome, State, StopCause
 from muster.supervisors.model.verdict import stopper
@@ -102,7 +103,7 @@ def undelivered(facts: Facts) -> Cause | None:
     if not job.outputs_kept or facts.first is not None or job.state is not State.FAILED:
         return None
     told = next((text for text in job.warnings if text.startswith(OUTPUTS)), OUTPUTS)
-    named = ", ".join(facts.entry.spec.outputs)
+    named = ", ".join(staging_urls.undelivered(facts.entry.spec.outputs, job.warnings))
     step = f"Copy them from this node: {named}. muster keeps the job's folder until `muster rm {facts.entry.job_id}`."
     return Cause(f"not delivered: {told}", CERTAIN, "job", (step,))
 

@@ -1,7 +1,8 @@
 """URLs that code, inputs and outputs of a job are copied from and to: which are allowed, and how one may be shown."""
 
+import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 #: By scheme: the Python module that reads and writes it. Those of fsspec that hold files under a name.
 MODULES: Mapping[str, str] = {
@@ -82,6 +83,25 @@ def problem(url: str, *, written: bool = False) -> str:
     if written and match[1].lower() in READ_ONLY:
         return f"{shown(url)!r}: nothing can be copied to {match[1]}: give a URL of another scheme, as s3"
     return ""
+
+
+def twice(paths: Iterable[str]) -> str:
+    """The first path that names the same place as one before it, as `x` and `./x/` do; empty: none does."""
+    seen: set[str] = set()
+    for path in paths:
+        place = posixpath.normpath(path)
+        if place in seen:
+            return path
+        seen.add(place)
+    return ""
+
+
+def undelivered(outputs: Iterable[str], warnings: Iterable[str]) -> list[str]:
+    """Those of the outputs that a warning of the step `outputs` names by their absolute paths; all of them where it
+    names none."""
+    paths = list(outputs)
+    told = "\n".join(text for text in warnings if text.startswith("outputs"))
+    return [path for path in paths if f"/{posixpath.normpath(path).lstrip('/')}: " in told] or paths
 
 
 def problems(urls: Mapping[str, str], *, written: bool = False) -> Iterator[tuple[str, str]]:

@@ -122,6 +122,8 @@ def test_what_is_done_is_written_down_and_what_is_looked_at_is_not(daemon: Daemo
     daemon.stop("x", grace_s=0, reason="enough")
     with pytest.raises(grpc.RpcError):
         daemon.stop("nobody")
+    with pytest.raises(grpc.RpcError):
+        daemon.run("true", job_id="signed", code="http://h/c?sig=hunter2", outputs={"x": "no URL"})
     unnamed = daemon.run("true").job_id
     lines = audit(daemon)
     told = [(line["call"].partition("/")[2], line.get("job_id", ""), line["answer"]) for line in lines]
@@ -135,6 +137,7 @@ def test_what_is_done_is_written_down_and_what_is_looked_at_is_not(daemon: Daemo
         ("Undrain", "", "OK"),
         ("Stop", "x", "OK"),
         ("Stop", "nobody", "NOT_FOUND"),
+        ("Start", "signed", "INVALID_ARGUMENT"),
         ("Start", unnamed, "OK"),
     ]
     by_call = {line["call"].partition("/")[2]: line for line in lines}

@@ -147,6 +147,8 @@ def test_daemon_and_supervisor_are_killed(daemon: Daemon, tmp_path: Path, moment
     job = daemon.wait("x")
     assert job.state == SUCCEEDED, job.verdict
     assert job.takeovers == 1
+    assert [one.outcome for one in job.services] == [job_pb2.RANK_OUTCOME_STOPPED], "the nursery knows how it ended"
+    assert job.services[0].exit_code == 0 and kinds(daemon).count(Kind.EXITED) == 2
     # A second SIGTERM after the kill between two records is allowed.
     assert list(dict.fromkeys(story(tmp_path))) == ["up ", "begins", "ends", "told"]
     assert story(tmp_path)[:3] == ["up ", "begins", "ends"]

@@ -1,6 +1,7 @@
 """Code, inputs and outputs of jobs, by file URLs: fsspec must be there, and nothing else."""
 
 import os
+import re
 import stat
 import sys
 from pathlib import Path
@@ -78,6 +79,8 @@ def test_what_cannot_be_copied_is_refused_before_the_job_begins(shared: Daemon, 
         ({"inputs": {"d": "https://me:hunter2@host/x"}}, "inputs['d']", "staging_credentials"),
         ({"outputs": {"o": "https://host/x?sig=hunter2"}}, "outputs['o']", "nothing can be copied to https"),
         ({"outputs": {"o": "file://relative/x"}}, "outputs['o']", "must have an absolute path"),
+        ({"inputs": {"x": "file:///a", "./x/": "file:///b"}}, "inputs", "names the path"),
+        ({"outputs": {"x": "file:///a", "y/../x": "file:///b"}}, "outputs", "names the path"),
         ({"code": "file:///c", "staging_credentials": str(keys)}, "staging_credentials", "chmod 600"),
         ({"code": "file:///c", "staging_credentials": f"{keys}.no"}, "staging_credentials", "give a file that exists"),
     ]
@@ -87,6 +90,12 @@ def test_what_cannot_be_copied_is_refused_before_the_job_begins(shared: Daemon, 
         assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         said = error.value.details() or ""
         assert field in said and text in said and "hunter2" not in said, said
+    for option, first, second in (
+        ("--input", "file:///a=x", "file:///b=./x"),
+        ("--output", "x=file:///a", "x=file:///b"),
+    ):
+        done = shared.cli("start", option, first, option, second, "--", "true")
+        assert done.returncode == 2 and "twice: give each URL a path of its own" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("trouble", ["no room", "no permission", "no such folder", "a folder in its way"])
@@ -149,7 +158,8 @@ def test_outputs_that_cannot_be_delivered_are_kept_and_reported(make_daemon: Any
     assert "gone: no such file or directory" in job.verdict.summary and "gone" in job.warnings[0]
     assert job.verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
     assert out.read_text() == "result\n" and (tmp_path / "ended").read_text() == "FAILED 125\n"
-    assert "Copy them from this node: " in eventually(lambda: daemon.cli("why", "kept").stdout)
+    assert "Copy them from this node: gone." in eventually(lambda: daemon.cli("why", "kept").stdout)
+    assert re.search(r"outputs +not delivered: gone$", daemon.cli("status", "kept").stdout, re.MULTILINE)
     daemon.kill()
     daemon.start()
     assert daemon.get("kept").outputs_kept

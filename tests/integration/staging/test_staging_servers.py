@@ -1,12 +1,14 @@
 """Copies from and to servers: one that breaks off or holds back, and one of S3; kills in the middle of a copy."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import duration_pb2
 
 from muster.v1 import job_pb2
 from tests.conftest import Daemon, alive, eventually
@@ -44,11 +46,12 @@ def parts(folder: Path) -> list[Path]:
 
 
 def test_a_server_that_breaks_off_is_asked_for_the_rest(shared: Daemon, tmp_path: Path, web: servers.Web) -> None:
-    web.breaks = [BLOCK, 1000]
-    start(shared, "breaks", tmp_path, inputs={"data": f"{web.url}?sig={SECRET}"})
+    """In the middle of an answer: what it had sent counts. A signature does not get into the file's name."""
+    web.breaks = [100_000, BLOCK, 1000]
+    start(shared, "breaks", tmp_path, inputs={"data/": f"{web.url}?sig={SECRET}=/"})
     job = shared.wait("breaks")
-    assert job.state == SUCCEEDED and (tmp_path / "data").read_bytes() == CONTENT, job
-    assert web.offsets == [0, BLOCK, BLOCK], "it went on where it was, by whole requests"
+    assert job.state == SUCCEEDED and (tmp_path / "data" / "file").read_bytes() == CONTENT, job
+    assert web.offsets == [0, 100_000, 100_000 + BLOCK, 101_000 + BLOCK], "it went on at the byte where it was"
     own = Path(job.log_path).read_text()
     assert "trying again in 1 s" in own and SECRET not in own + str(job) and not parts(tmp_path)
     assert not any(SECRET in str(event) for event in shared.event_list("breaks"))
@@ -102,6 +105,28 @@ def test_kills_in_the_middle_of_a_copy(make_daemon: Any, tmp_path: Path, web: se
     assert not parts(tmp_path)
     told = [event.message for event in daemon.event_list("x") if event.kind == "job.step_ended"]
     assert told[-1] == "inputs are local" and len(told) == (2 if killed == "copy" else 1)
+
+
+def test_a_copy_that_is_killed_again_and_again_and_one_out_of_time(
+    shared: Daemon, tmp_path: Path, web: servers.Web
+) -> None:
+    """Neither is a fault of the job: another try may help, and the verdict says what happened."""
+    web.go.clear()
+    web.holds_from = BLOCK
+    start(shared, "killed", tmp_path, inputs={"data": web.url})
+    for number in range(1, 4):
+        eventually(lambda number=number: web.offsets.count(BLOCK) == number)
+        os.kill(step_pid(shared, "killed"), signal.SIGKILL)
+    job = shared.wait("killed")
+    assert job.state == FAILED and re.match("inputs .* was killed by SIGKILL: ", job.verdict.summary), job
+    assert job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE
+    told = [event.message for event in shared.event_list("killed") if event.kind == "job.step_ended"]
+    assert told[-1].startswith("the inputs were not downloaded: was killed by SIGKILL: ")
+    fields: dict[str, Any] = {"inputs": {"x": "http://127.0.0.1:1/x"}, "staging_tries": 100}
+    start(shared, "silent", tmp_path, staging_timeout=duration_pb2.Duration(seconds=2), **fields)
+    job = shared.wait("silent")
+    assert job.state == FAILED and job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE, job
+    assert "inputs: did not end within 2 s: http://127.0.0.1:1/x: ClientConnector" in job.verdict.summary, job
 
 
 def keys(folder: Path, text: str) -> str:

@@ -328,7 +328,7 @@ def test_a_step_that_runs_has_not_succeeded():
     ],
 )
 def test_a_step_that_failed_is_the_jobs_failure(step, code):
-    state, end = steps.failure(step, "pre_start /s/pre.sh went wrong", ("last", "words"))
+    state, end = steps.failure(Job(step=step), step, "pre_start /s/pre.sh went wrong", ("last", "words"))
     assert (state, end.exit_code, end.last_lines) == (State.FAILED, code, ("last", "words"))
     assert end.summary == "pre_start /s/pre.sh went wrong; no rank was started"
     assert (end.first_failed, end.victims, bool(end.recommendation_reason)) == (None, (), True)
@@ -386,10 +386,22 @@ def test_the_order_of_a_copy():
     assert [steps.time_limit(name, COPIES) for name in ("code", "outputs")] == [7200.0, 7200.0]
 
 
-@pytest.mark.parametrize(("code", "advice"), [(1, "FAIL"), (73, "RETRY_ELSEWHERE"), (75, "RETRY_HERE")])
-def test_what_to_do_about_inputs_that_did_not_come(code, advice):
-    step = Rank(STEP, 0, 0, outcome=Outcome.EXITED, status=code << 8, role="inputs")
-    assert steps.failure(step, "inputs: no", ())[1].recommendation == advice
+@pytest.mark.parametrize(
+    ("outcome", "status", "ending", "advice"),
+    [
+        (Outcome.EXITED, 1 << 8, "", "FAIL"),
+        (Outcome.EXITED, 73 << 8, "", "RETRY_ELSEWHERE"),
+        (Outcome.EXITED, 75 << 8, "", "RETRY_HERE"),
+        (Outcome.EXITED, 143 << 8, "did not end within 5 s", "RETRY_HERE"),
+        (Outcome.SIGNALLED, 9, "", "RETRY_HERE"),
+        (Outcome.LOST, None, "", "RETRY_HERE"),
+        (Outcome.OUT_OF_MEMORY, 9, "", "FAIL"),
+    ],
+)
+def test_what_to_do_about_inputs_that_did_not_come(outcome, status, ending, advice):
+    step = Rank(STEP, 0, 0, outcome=outcome, status=status, role="inputs")
+    job = Job(step=step, step_name="inputs", step_ending=ending)
+    assert steps.failure(job, step, "inputs: no", ())[1].recommendation == advice
 
 
 def test_outputs_that_are_not_delivered_are_no_success():

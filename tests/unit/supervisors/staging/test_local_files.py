@@ -18,7 +18,7 @@ BLOCK = 1000
 class FakeSource:
     """A server's file, which sends so many bytes in all before it breaks off."""
 
-    shown, is_folder = "s3://b/file", False
+    shown, name, is_folder = "s3://b/file", "file", False
 
     def __init__(self, item: StagedFile) -> None:
         self.item, self.now, self.sends, self.offsets = item, item, 20 * BLOCK, list[int]()
