@@ -1,5 +1,6 @@
 """Copies from and to servers: one that breaks off or holds back, and one of S3; kills in the middle of a copy."""
 
+import functools
 import os
 import re
 import signal
@@ -107,6 +108,10 @@ def test_kills_in_the_middle_of_a_copy(make_daemon: Any, tmp_path: Path, web: se
     assert told[-1] == "inputs are local" and len(told) == (2 if killed == "copy" else 1)
 
 
+def _asked(web: servers.Web, times: int) -> bool:
+    return web.offsets.count(BLOCK) == times
+
+
 def test_a_copy_that_is_killed_again_and_again_and_one_out_of_time(
     shared: Daemon, tmp_path: Path, web: servers.Web
 ) -> None:
@@ -115,7 +120,7 @@ def test_a_copy_that_is_killed_again_and_again_and_one_out_of_time(
     web.holds_from = BLOCK
     start(shared, "killed", tmp_path, inputs={"data": web.url})
     for number in range(1, 4):
-        eventually(lambda number=number: web.offsets.count(BLOCK) == number)
+        eventually(functools.partial(_asked, web, number))
         os.kill(step_pid(shared, "killed"), signal.SIGKILL)
     job = shared.wait("killed")
     assert job.state == FAILED and re.match("inputs .* was killed by SIGKILL: ", job.verdict.summary), job
