@@ -242,7 +242,7 @@ class RankGang:
             return False
         if any(one.outcome is None for one in self._job.processes()):
             self._escalation.note_ends()
-        return all(one.outcome is not None for one in self._job.processes())
+        return self._remains.stuck or all(one.outcome is not None for one in self._job.processes())
 
     def _wait_for_restart(self) -> bool:
         self._restart.set(self._job.restart_up - process.uptime(), self._remains.look)
