@@ -225,7 +225,8 @@ class ResetRun:
         while True:
             found = [self._number(driver.view, card) for card in self._cards]
             self._now = [number for number in found if number is not None]
-            await driver.refresh(What.HEALTH, self._now)
+            for what in What:  # a failure of before the reset counts until such a call is answered
+                await driver.refresh(what, self._now)
             missing = [self._why_absent(driver.view, card) for card in self._cards]
             if not any(missing):
                 return "every card of the reset answers"
