@@ -21,7 +21,8 @@ DAY_S = 86_400.0
 
 class ResetRecord(msgspec.Struct, kw_only=True):
     """One reset. `together`: the numbers of the cards that go with it; `persistent`: those whose persistence mode is
-    turned off for it, as nvidia-smi names them; `program`: pid and start time of the vendor's program."""
+    turned off for it, as nvidia-smi names them; `program`: pid and start time of the vendor's program; `failure`: a
+    sentence, if it failed after that program had begun, "" while it is under way."""
 
     card: int
     uuid: str
@@ -33,6 +34,7 @@ class ResetRecord(msgspec.Struct, kw_only=True):
     step: str = ""
     persistent: list[str] = []
     program: tuple[int, int] | None = None
+    failure: str = ""
 
     @property
     def device(self) -> str:
@@ -41,8 +43,9 @@ class ResetRecord(msgspec.Struct, kw_only=True):
 
 
 class ResetState(msgspec.Struct):
-    """The file. `drain`: the reason of the drain that muster made for a reset, "" if it made none. `past`: when each
-    card was reset by itself, by UUID, in seconds since the epoch."""
+    """The file. `current`: the reset that is under way, or that failed and was neither repeated nor undrained.
+    `drain`: the reason of the drain that muster made for a reset, "" if it made none. `past`: when each card was reset
+    by itself, by UUID, in seconds since the epoch."""
 
     version: int = VERSION
     current: ResetRecord | None = None
@@ -89,3 +92,17 @@ def at_work(record: ResetRecord) -> bool:
         return False
     stat = process.read_stat(record.program[0])
     return stat is not None and stat.start == record.program[1] and stat.state not in "ZX"
+
+
+def program_age_s(record: ResetRecord) -> float:
+    """How long ago the vendor's program of this reset was started, in seconds; it must be of this boot."""
+    return process.uptime() - record.program[1] / process.TICKS_PER_S if record.program is not None else 0.0
+
+
+def remedy(record: ResetRecord, absent: bool = False) -> str:
+    """How to go on after a reset that failed or was interrupted. `absent`: the card does not answer, which is a doubt
+    that only --force overrides."""
+    again = f"`muster node reset {record.card}{' --force' if absent else ''}`"
+    if record.program is not None:
+        return f"reboot the node, as pid {record.program[0]} is still in the driver; {again} tries again then"
+    return f"{again} tries again, `muster node undrain` takes the node into service as it is"

@@ -5,6 +5,7 @@ unknown until all tests have passed: a failure leaves the node drained and says 
 under way is on the disk before each step.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -54,8 +55,8 @@ class ResetRun:
     def __init__(
         self, parts: ResetParts, state: ResetState, record: ResetRecord, cards: tuple[Card, ...], request: ResetRequest
     ) -> None:
-        """`cards`: those that the program must name, the card itself among them. `state` has `record` as its current
-        one, and is written to the disk here."""
+        """`cards`: those that the program must name, the card itself among them. `state` is written to the disk here;
+        from now on `record` is its current one."""
         self.record = record
         self.progress = ResetProgress()
         self._parts = parts
@@ -64,8 +65,11 @@ class ResetRun:
         self._request = request
         self._path = reset_file.path_of(parts.root)
         self._cancelled_by = ""
+        #: What an earlier reset left, which counts again if nothing is changed: its record, the reason of its drain.
+        self._before, self._reason_before = state.current, ""
+        state.current = record
         #: The driver is closed; the program was started; numbers of the cards after the reset.
-        self._closed = self._begun = False
+        self._closed = self._begun = self._absent = False
         self._now: list[int] = list(record.together)
 
     @property
@@ -97,9 +101,10 @@ class ResetRun:
         except StepFailed as failure:
             await self._give_up(failure)
         else:
-            stays = self._parts.health.drain is not None
-            after = "the node stays drained, as it was before" if stays else "the node takes jobs again"
-            await self._end(StepStatus.COMPLETED, f"the reset of {self._names()} is complete: {after}")
+            drain = self._parts.health.drain
+            after = "the node takes jobs again" if drain is None else f"the node stays drained: {drain.reason}"
+            left = self._before if self._other_is_unfinished() else None
+            await self._end(StepStatus.COMPLETED, f"the reset of {self._names()} is complete: {after}", left)
 
     # --- before ------------------------------------------------------------------------------------------------------
 
@@ -107,6 +112,7 @@ class ResetRun:
         drain = self._parts.health.drain
         if drain is not None and drain.reason != self._state.drain:
             raise StepSkipped(f"{drain.by} drained the node before, and it stays so: {drain.reason}")
+        self._reason_before = drain.reason if drain is not None else ""
         self._state.drain = f"reset of {self._names()}"
         await self._save()
         await self._parts.health.set_drain(self._state.drain, self._request.by)
@@ -155,6 +161,7 @@ class ResetRun:
         self.record.persistent = _persistent(await driver.refresh(What.HEALTH), self._cards)
         self._closed = True
         if not await driver.let_go(f"musterd has closed the driver for the reset of {self._names()}", LET_GO_S):
+            self.record.persistent = []  # nothing was turned off yet
             raise StepFailed(
                 "a call to the driver does not return, so musterd holds it open: start musterd anew (jobs run on), and"
                 " reset the card then; if that fails, reboot"
@@ -192,7 +199,8 @@ class ResetRun:
         self._begun = True
         limit = self._parts.config().reset.program_s
         ended = await reset_program.reset(self._cards, limit, self._note_program)
-        self.record.program = None
+        if not ended.lives:
+            self.record.program = None
         if ended.trouble:
             reboot = ": only a reboot ends it" if ended.lives else ""
             raise StepFailed(f"{ended.trouble}{reboot}")
@@ -217,12 +225,13 @@ class ResetRun:
         while True:
             found = [self._number(driver.view, card) for card in self._cards]
             self._now = [number for number in found if number is not None]
-            await driver.refresh(What.HEALTH, self._now)
+            for what in What:  # a failure of before the reset counts until such a call is answered
+                await driver.refresh(what, self._now)
             missing = [self._why_absent(driver.view, card) for card in self._cards]
             if not any(missing):
                 return "every card of the reset answers"
             if anyio.current_time() >= end:
-                why = next(filter(None, missing))
+                self._absent, why = True, next(filter(None, missing))
                 raise StepFailed(f"{why}, {text.span(settings.return_s)} after the reset: reboot, or power-cycle it")
             await anyio.sleep(RETURN_LOOK_S)
             await driver.open()
@@ -251,6 +260,8 @@ class ResetRun:
     async def _persistence_on(self) -> str:
         if not self.record.persistent:
             raise StepSkipped("persistence mode was off")
+        if self.record.program is not None:
+            raise StepSkipped(f"pid {self.record.program[0]} is still in the driver")
         ended = await reset_program.set_persistence(self.record.persistent, True, PERSISTENCE_S)
         names, self.record.persistent = ",".join(self.record.persistent), []
         if ended.trouble:
@@ -297,9 +308,17 @@ class ResetRun:
         drain = self._parts.health.drain
         if drain is None or drain.reason != self._state.drain:
             raise StepSkipped("muster did not drain the node" if drain is not None else "the node is not drained")
+        if self._before is not None and self._other_is_unfinished():
+            self._state.drain = self._reason_before
+            await self._drain_quietly(self._reason_before)
+            raise StepSkipped(f"{self._before.device} is not in order: {self._reason_before}")
         await self._parts.health.undrain(self._request.by)
         self._state.drain = ""
         return "the node takes jobs"
+
+    def _other_is_unfinished(self) -> bool:
+        """Whether the reset of a card that this one does not take along failed before."""
+        return self._before is not None and self._before.card not in self.record.together
 
     # --- telling, recording, going back -------------------------------------------------------------------------------
 
@@ -330,24 +349,43 @@ class ResetRun:
 
     async def _give_up(self, failure: StepFailed) -> None:
         """Puts back what was changed; whether the node takes jobs depends on how far it came."""
+        whole = f"the reset of {self._names()} failed: {failure}"
+        if self._begun:
+            self.record.failure = whole
+        failed_in = self.record.step
         if self.record.persistent:
-            await reset_program.set_persistence(self.record.persistent, True, PERSISTENCE_S)
-        self.record.persistent = []
+            with contextlib.suppress(StepFailed):  # it was told
+                await self._do(ResetStep.PERSISTENCE_ON, self._persistence_on)
+        self.record.step = failed_in
         if self._closed:
             await self._parts.driver.take_again()
-        again = f"`muster node reset {self.record.card}` tries again"
-        if self._begun:
-            if self._state.drain:
-                self._state.drain = f"the reset of {self._names()} failed: {failure}"[:1000]
-                await self._drain_quietly(self._state.drain)
-            how = f"the node stays drained: {again}, `muster node undrain` takes it into service as it is"
-        else:
-            drain = self._parts.health.drain
-            if drain is not None and drain.reason == self._state.drain:
-                await self._drain_quietly("")
+        how = await (self._stay_drained() if self._begun else self._go_back())
+        after = self.record if self._begun else self._before
+        await self._end(StepStatus.GIVEN_UP, f"{whole}: {how}", after)
+
+    async def _stay_drained(self) -> str:
+        """Says how to go on."""
+        drain = self._parts.health.drain
+        if drain is None or drain.reason == self._state.drain:
+            self._state.drain = self.record.failure[:1000]
+            await self._drain_quietly(self._state.drain)
+            stays = "the node stays drained"
+        else:  # an operator's drain, which is not for a reset to lift
             self._state.drain = ""
-            how = f"nothing was changed, and the node is in service as before: {again}"
-        await self._end(StepStatus.GIVEN_UP, f"the reset of {self._names()} failed: {failure}: {how}")
+            stays = f"the node stays drained by {drain.by} ({drain.reason})"
+        return f"{stays}: {reset_file.remedy(self.record, self._absent)}"
+
+    async def _go_back(self) -> str:
+        """The node is as it was before, unless somebody drained it meanwhile. Says how to go on."""
+        drain = self._parts.health.drain
+        if drain is not None and drain.reason == self._state.drain:
+            self._state.drain = self._reason_before
+            await self._drain_quietly(self._reason_before)
+        else:
+            self._state.drain = ""
+        drain = self._parts.health.drain
+        now = "is in service as before" if drain is None else f"stays drained ({drain.reason})"
+        return f"nothing was changed, and the node {now}: `muster node reset {self.record.card}` tries again"
 
     async def _drain_quietly(self, reason: str) -> None:
         """It holds even if it could not be stored."""
@@ -359,8 +397,9 @@ class ResetRun:
         except ApiError as error:
             _log.warning("reset.drain_unwritten", error=str(error))
 
-    async def _end(self, status: StepStatus, message: str) -> None:
-        self._state.current = None
+    async def _end(self, status: StepStatus, message: str, left: ResetRecord | None) -> None:
+        """`left`: what is to be remembered as unfinished."""
+        self._state.current = left
         try:
             await threads.run(state_file.write, self._path, self._state)
         except OSError as error:

@@ -5,6 +5,7 @@ what it can, keeps the node drained and says how to go on.
 """
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -18,8 +19,9 @@ from muster.agent.host import state_file
 from muster.agent.node.conditions import clock
 from muster.agent.reset import reset_file
 from muster.agent.reset.reset_file import ResetRecord, ResetState
-from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest
+from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep
 from muster.probes.cards.accelerator import Card
+from muster.probes.cards.driver import View
 from muster.probes.kernel import process
 
 if TYPE_CHECKING:  # nearly no daemon ever resets a card
@@ -28,7 +30,7 @@ if TYPE_CHECKING:  # nearly no daemon ever resets a card
 
 #: Seconds between two looks for a card that is to be reset by itself.
 AUTOMATIC_S = 5.0
-#: ... and whether a program of an earlier daemon has ended; for a change of the persistence mode.
+#: ... and whether a program of an earlier daemon has ended; for a change of the persistence mode, as in reset_run.
 LOOK_S, PERSISTENCE_S = 1.0, 60.0
 
 _log = structlog.get_logger(__name__)
@@ -45,14 +47,16 @@ class Resets:
         self._group: TaskGroup | None = None
         #: A sentence about a file that could not be read.
         self._damage = ""
-        #: The reset that an earlier daemon did not finish.
+        #: The reset that failed, or that an earlier daemon did not finish.
         self._left: ResetRecord | None = None
+        #: Its program is waited for, or the persistence mode is put back.
+        self._settling = False
 
     @property
     def trouble(self) -> list[str]:
         """Sentences for an operator."""
         found = [self._damage] if self._damage else []
-        return [*found, _interrupted(self._left)] if self._left is not None else found
+        return [*found, _unfinished(self._left)] if self._left is not None else found
 
     @property
     def running(self) -> "ResetRun | None":
@@ -69,11 +73,13 @@ class Resets:
         from muster.probes.cards.reset import reset_group
 
         self._refuse_second()
-        card = await self._card(name)
-        plan = await threads.run(reset_group.plan, self._parts.driver.view, card.index)
+        await self._parts.driver.ready()
+        view = self._view()
+        card = _named(view, name)
+        plan = await threads.run(reset_group.plan, view, card.index)
         self._refuse(card, plan, request)
         self._refuse_second()  # somebody may have begun one meanwhile
-        self._begin(card, plan, request)
+        self._begin(view, card, plan, request)
         assert self._run is not None
         return self._run.progress
 
@@ -87,7 +93,9 @@ class Resets:
         return self._run.progress
 
     def refuse_undrain(self) -> None:
-        """Raises ResetUnderWay while a card is being reset: jobs would start while the driver is closed."""
+        """Raises ResetUnderWay while a card is being reset, also by a program that outlived its daemon: jobs would
+        start while the driver is closed, or beside the reset."""
+        self._refuse_beside_program()
         if self._run is not None:
             record = self._run.record
             raise ResetUnderWay(
@@ -110,24 +118,49 @@ class Resets:
         self._left = self._state.current
 
     async def settle(self) -> None:
-        """After an interrupted reset: waits for the vendor's program that it began, as long as that may take, and puts
-        the persistence mode back. Before that nobody may open the driver."""
+        """After an interrupted reset: waits for the vendor's program that it began, kills it once its time is over, and
+        puts the persistence mode back. Before that nobody may open the driver."""
         record = self._left
-        if record is None:
+        if record is None or not (record.program or record.persistent):
             return
-        end = time.time() + self._parts.config().reset.program_s
-        while True:
-            if not await threads.run(reset_file.at_work, record) or time.time() >= end:
-                break
+        self._settling = True
+        try:
+            if await self._end_program(record):
+                await self._put_back(record)
+                await self._write()
+        finally:
+            self._settling = False
+
+    async def _end_program(self, record: ResetRecord) -> bool:
+        """False: not even SIGKILL ends it. Its time counts from its start, whichever daemon that was."""
+        from muster.probes.cards.reset import reset_program
+
+        end = float("inf")
+        while record.program is not None and await threads.run(reset_file.at_work, record):
+            limit = self._parts.config().reset.program_s if record.step == ResetStep.RESET else PERSISTENCE_S
+            who = (
+                f"the program (pid {record.program[0]}) of the reset of {record.device} did not end within {limit:g} s"
+            )
+            if anyio.current_time() >= end:
+                self._tell(record, f"{who}, nor by SIGKILL: only a reboot ends it")
+                return False
+            if reset_file.program_age_s(record) >= limit:
+                await threads.run(reset_program.kill, *record.program)
+                if end == float("inf"):
+                    end = anyio.current_time() + reset_program.LINGER_S
+                    self._tell(record, f"{who}: musterd kills it")
             await anyio.sleep(LOOK_S)
+        record.program = None
+        return True
+
+    async def _put_back(self, record: ResetRecord) -> None:
         if record.persistent and record.boot == process.boot_id():
             from muster.probes.cards.reset import reset_program
 
             ended = await reset_program.set_persistence(record.persistent, True, PERSISTENCE_S)
             if ended.trouble:
                 _log.warning("reset.persistence", error=ended.trouble)
-        record.persistent, record.program = [], None
-        await self._write()
+        record.persistent = []
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Carries resets out until cancelled."""
@@ -136,15 +169,24 @@ class Resets:
             task_status.started()
             while True:
                 await anyio.sleep(AUTOMATIC_S)
+                await self._look_after_program()
                 if self._parts.config().reset.codes:
                     await self._start_by_itself()
+
+    async def _look_after_program(self) -> None:
+        """One that SIGKILL did not end may end all the same, once the card lets go of it."""
+        record = self._left
+        if record is None or record.program is None or self._settling:
+            return
+        if not await threads.run(reset_file.at_work, record):
+            await self.settle()
 
     async def _tell_interrupted(self) -> None:
         record = self._left
         if record is None:
             return
         drain = self._parts.health.drain
-        message = _interrupted(record)
+        message = record.failure or _unfinished(record)
         if drain is None or drain.reason == self._state.drain:
             self._state.drain = message[:1000]
             try:
@@ -152,8 +194,13 @@ class Resets:
             except ApiError as error:
                 _log.warning("reset.drain_unwritten", error=str(error))
             await self._write()
+        if not record.failure:  # that one was told when it failed
+            self._tell(record, message)
+
+    def _tell(self, record: ResetRecord, message: str) -> None:
         facts = {"card": str(record.card), "uuid": record.uuid, "step": record.step, "status": "given up"}
         facts["by"] = record.by
+        _log.warning("node.reset", text=message, **facts)
         self._parts.events.append([(None, Event(time.time(), "node.reset", message=message, attributes=facts))])
 
     # --- beginning ----------------------------------------------------------------------------------------------------
@@ -165,16 +212,31 @@ class Resets:
                 f"{record.device} is being reset by {record.by} since {clock(record.since)} (step {self._run.step}):"
                 " wait for its end; `muster events -f` shows it"
             )
-        if self._left is not None and self._left.program is not None:
-            raise ResetUnderWay(f"the program of an interrupted reset (pid {self._left.program[0]}) still runs: wait")
+        self._refuse_beside_program()
 
-    async def _card(self, name: str) -> Card:
-        view = await self._parts.driver.ready()
-        for index, card in view.cards.items():
-            if name.lower() in (str(index), card.uuid.lower(), card.bus_id, card.serial.lower()):
-                return card
-        have = ", ".join(map(str, view.cards)) or "none"
-        raise NoSuchCard(f"card {name!r}: the cards of this node are {have}")
+    def _refuse_beside_program(self) -> None:
+        record = self._left
+        if record is None or not (self._settling or record.program):
+            return
+        if record.program is None:
+            raise ResetUnderWay(f"the persistence mode of {record.device} is being put back: wait for it")
+        who = f"the program of the reset of {record.device} by {record.by} (pid {record.program[0]}) still runs"
+        if self._settling:
+            raise ResetUnderWay(
+                f"{who}: wait for its end, musterd kills it once its time (program_s of [reset]) is over"
+            )
+        raise ResetUnderWay(f"{who}, and SIGKILL does not end it: reboot the node")
+
+    def _view(self) -> View:
+        """The present one, in which a card that no longer tells its ids has those that it had at its last reset."""
+        view, left = self._parts.driver.view, self._left
+        card = view.cards.get(left.card) if left is not None else None
+        if left is None or card is None or card.uuid or card.bus_id:
+            return view
+        if any(left.uuid == it.uuid or left.bus_id == it.bus_id for it in view.cards.values() if it.uuid):
+            return view  # the driver counts anew: this is another card
+        known = replace(card, uuid=left.uuid, bus_id=left.bus_id)
+        return replace(view, cards={**view.cards, left.card: known})
 
     def _refuse(self, card: Card, plan: "ResetPlan", request: ResetRequest) -> None:
         from muster.probes.cards.reset import reset_program
@@ -187,7 +249,7 @@ class Resets:
             name = reset_program.name(card.kind)
             raise CannotReset(f"card {card.index}: {name}, which resets it, is not found in PATH: install it")
 
-    def _begin(self, card: Card, plan: "ResetPlan", request: ResetRequest) -> None:
+    def _begin(self, view: View, card: Card, plan: "ResetPlan", request: ResetRequest) -> None:
         from muster.agent.reset.reset_run import ResetRun
 
         assert self._group is not None, "run comes first"
@@ -200,9 +262,9 @@ class Resets:
             since=time.time(),
             boot=process.boot_id(),
         )
-        self._left, self._state.current = None, record
-        cards = tuple(self._parts.driver.view.cards[index] for index in plan.command)
+        cards = tuple(view.cards[index] for index in plan.command)
         self._run = ResetRun(self._parts, self._state, record, cards, request)
+        self._left = None
         text = f"it is being reset by {request.by}"
         self._parts.registry.leasing.reserve(dict.fromkeys(plan.together, text))
         self._group.start_soon(self._carry_out, self._run, name=f"reset of card {card.index}")
@@ -211,7 +273,7 @@ class Resets:
         try:
             await run.run()
         finally:
-            self._run = None
+            self._run, self._left = None, self._state.current
             self._parts.registry.leasing.reserve({})
 
     # --- by itself ----------------------------------------------------------------------------------------------------
@@ -246,7 +308,7 @@ class Resets:
         if self._run is not None:
             return True
         reset_file.note_past(self._state, card.uuid, time.time())
-        self._begin(card, plan, request)
+        self._begin(view, card, plan, request)
         return True
 
     async def _write(self) -> None:
@@ -256,7 +318,17 @@ class Resets:
             _log.warning("reset.unwritten", path=str(self._path), error=str(error))
 
 
-def _interrupted(record: ResetRecord) -> str:
+def _named(view: View, name: str) -> Card:
+    for index, card in view.cards.items():
+        if name.lower() in (str(index), card.uuid.lower(), card.bus_id, card.serial.lower()):
+            return card
+    have = ", ".join(map(str, view.cards)) or "none"
+    raise NoSuchCard(f"card {name!r}: the cards of this node are {have}")
+
+
+def _unfinished(record: ResetRecord) -> str:
+    if record.failure:
+        return f"{record.failure}: {reset_file.remedy(record)}"
     rebooted = "" if record.boot == process.boot_id() else ", and the node has rebooted since"
     return (
         f"the reset of {record.device} by {record.by} was interrupted in the step {record.step or 'drain'}, as musterd"

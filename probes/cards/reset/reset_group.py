@@ -60,7 +60,7 @@ def _refusal(view: View, card: Card) -> str:
     if card.guest:
         return "it is a vGPU of a virtual machine: only its host can reset the card"
     if not (card.bus_id or card.uuid or card.kind == ASCEND):
-        return "it has told neither its bus id nor its UUID"
+        return "it reports neither its bus id nor its UUID, which nvidia-smi needs: reboot the node, or power-cycle it"
     return ""
 
 

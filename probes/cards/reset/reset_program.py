@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from collections.abc import Callable, Sequence
 
 import anyio
@@ -10,6 +11,7 @@ from muster.probes.calls import watched
 from muster.probes.calls.script import Script
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card
 from muster.probes.cards.ascend import ascend_program
+from muster.probes.kernel import process
 from muster.probes.kernel.dataclass import dataclass
 
 _PROGRAMS = {NVIDIA: "nvidia-smi", ASCEND: "npu-smi"}
@@ -24,7 +26,7 @@ _EXITS = {
 #: What of the output is kept, in bytes, and shown, in characters.
 _KEPT, _SHOWN = 16 << 10, 400
 #: How long a killed program may take to be gone, in seconds: one that waits for a sick card takes for ever.
-_LINGER_S = 5.0
+LINGER_S = 5.0
 #: The question of npu-smi ("Are you sure you want to continue resetting?(Y/N)").
 _YES = b"Y\n"
 #: ... and its answer, which may be on the same line.
@@ -74,6 +76,18 @@ async def set_persistence(
     return await _run(NVIDIA, ["-pm", "1" if on else "0", "-i", ",".join(cards)], limit_s, begun)
 
 
+def kill(pid: int, start: int) -> None:
+    """Kills a program that an earlier daemon started, with its process group; does nothing if it has ended. To be
+    repeated until it has. Blocks: it reads /proc."""
+    stats = process.all_stats()
+    leader = stats.get(pid)
+    if leader is None or leader.start != start:
+        return  # the number may be another group's by now
+    for stat in stats.values():
+        if stat.pgrp == pid:
+            process.send(stat.pid, stat.start, signal.SIGKILL)
+
+
 def _shown(number: int | None, otherwise: int) -> str:
     return str(otherwise if number is None else number)
 
@@ -96,7 +110,7 @@ async def _run(
 
     try:
         with anyio.move_on_after(limit_s) as limit:
-            ended = await watched.call(f"{name(kind)} {args[0]}", script.run, on_cancel=end, linger_s=_LINGER_S)
+            ended = await watched.call(f"{name(kind)} {args[0]}", script.run, on_cancel=end, linger_s=LINGER_S)
     except (OSError, watched.StillHanging) as error:
         return ProgramEnd(f"{path}: {error}")
     if limit.cancelled_caught:
@@ -108,7 +122,7 @@ async def _run(
 
 
 def _trouble(kind: str, program: str, said: str, code: int) -> str:
-    lines = "; ".join(line.strip() for line in said.splitlines() if line.strip())[:_SHOWN]
+    lines = "; ".join(line.strip() for line in said.splitlines() if line.strip())[:_SHOWN].rstrip(" .;")
     if code:
         meaning = f" ({_EXITS[code]})" if kind == NVIDIA and code in _EXITS else ""
         return f"{program} ended with {code}{meaning}: {lines or 'it printed nothing'}"

@@ -3,10 +3,12 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 
 import pytest
 
+from muster.probes.kernel import process
 from muster.v1 import node_pb2, probe_pb2
 from tests.conftest import BIN, eventually
 from tests.fakes import build
@@ -111,14 +113,27 @@ def test_a_job_is_waited_for_or_stopped_and_no_new_one_begins(make_daemon, cards
 def test_a_failure_puts_back_what_was_changed_or_says_how(make_daemon, cards):
     daemon = make_daemon(CONFIG, cards.env)
     eventually(lambda: len(node(daemon).cards) == 4)
+    assert daemon.cli("start", "--job-id", "held", "--cards", "1,", "--", "sleep", "1000").returncode == 0
     # Somebody else's drain stays.
     assert daemon.cli("node", "drain", "new cables").returncode == 0
     cards.fail("nvidia-smi", 4)
     code, told, notes = reset(daemon, "0")
     assert code == 1 and came_out(told).get("reset") == "given up"
     assert "ended with 4" in notes and "as root" in notes and "muster node undrain" in notes
+    assert node(daemon).drain.reason == "new cables" and "(new cables)" in notes
+    assert {"reset": "given up", "persistence-on": "skipped"}.items() <= came_out(told).items()
+    # Whoever lifts that drain can see what was left, and also after another musterd has begun.
+    failed = "the reset of card 0 failed: nvidia-smi ended with 4"
+    daemon.kill(signal.SIGTERM)
+    daemon.restart()
+    eventually(lambda: len(node(daemon).cards) == 4)
+    assert any(failed in text and "node reset 0" in text for text in node(daemon).warnings)
     assert node(daemon).drain.reason == "new cables"
     cards.clear("nvidia-smi")
+    # A reset that changes nothing tells of the drain, and forgets nothing.
+    code, told, notes = reset(daemon, "1", "--wait", "0s")
+    assert code == 1 and "nothing was changed, and the node stays drained (new cables)" in notes
+    assert any(failed in text for text in node(daemon).warnings)
     # A card that is wrong after it stays out of service.
     (cards.folder / "cuda.plan").write_text(f"{cards[0].bus_id} wrong 1\n")
     assert daemon.cli("node", "undrain").returncode == 0
@@ -126,11 +141,14 @@ def test_a_failure_puts_back_what_was_changed_or_says_how(make_daemon, cards):
     assert code == 1 and came_out(told).get("active") == "given up", (told, notes)
     assert "ACTIVE_WRONG_RESULT" in notes and "ACTIVE_WRONG_RESULT" in node(daemon).drain.reason
     assert cards[0].persistence and cards.resets == 1
+    # Nor does a reset that changes nothing end the drain of one that failed.
+    assert reset(daemon, "1", "--wait", "0s")[0] == 1
+    assert "ACTIVE_WRONG_RESULT" in node(daemon).drain.reason
     # The next one that succeeds takes the node into service again.
     (cards.folder / "cuda.plan").write_text("")
     assert daemon.cli("check", "clear", "ACTIVE_WRONG_RESULT").returncode == 0
     assert reset(daemon, "0")[0] == 0
-    assert not node(daemon).HasField("drain")
+    assert not node(daemon).HasField("drain") and not node(daemon).warnings
 
 
 def test_what_cannot_be_reset_is_refused_and_nothing_changes(make_daemon, cards):
@@ -174,6 +192,79 @@ def test_a_daemon_that_dies_in_the_middle(make_daemon, cards):
     assert not node(daemon).HasField("drain") and not node(daemon).warnings
     state = json.loads((daemon.folder / "state/reset.json").read_text())
     assert not state.get("current") and not state["drain"]
+
+
+@pytest.fixture
+def hanging(cards):
+    """Cards without persistence mode, so that the program which hangs is the one that resets."""
+    for card in cards:
+        card.persistence = False
+    cards.hang("nvidia-smi")
+    return cards
+
+
+def begin_reset(daemon, cards, card):
+    """A client of a reset whose program has begun, and hangs."""
+    eventually(lambda: len(node(daemon).cards) == 4)
+    command = [BIN / "muster", "--root", daemon.folder, "node", "reset", card]
+    client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    eventually(lambda: "nvidia-smi" in cards.waits_in())
+    return client
+
+
+@pytest.mark.slow
+def test_the_drain_of_an_operator_during_a_reset_stays(make_daemon, hanging):
+    daemon = make_daemon(CONFIG, hanging.env)
+    client = begin_reset(daemon, hanging, "2")
+    assert daemon.cli("node", "drain", "fire in rack 7").returncode == 0
+    hanging.fail("nvidia-smi", 3)  # instead of hanging
+    _, err = client.communicate(timeout=60)
+    assert client.returncode == 1 and "stays drained by" in err and "fire in rack 7" in err
+    assert node(daemon).drain.reason == "fire in rack 7"
+    assert any("reset of card 2 failed" in text for text in node(daemon).warnings)
+    hanging.clear("nvidia-smi")
+    code, told, notes = reset(daemon, "2")
+    assert code == 0 and told[-1][2].endswith("stays drained: fire in rack 7"), (told, notes)
+    assert node(daemon).drain.reason == "fire in rack 7" and not node(daemon).warnings
+
+
+@pytest.mark.slow
+def test_a_card_that_does_not_come_back_keeps_its_ids(make_daemon, hanging):
+    daemon = make_daemon(CONFIG + "[reset]\nreturn_s = 3\n", hanging.env)
+    client = begin_reset(daemon, hanging, "2")
+    hanging[2].fail("*", LOST)
+    hanging.clear("nvidia-smi")
+    _, err = client.communicate(timeout=60)
+    assert client.returncode == 1 and "`muster node reset 2 --force` tries again" in err
+    # What it was is known, although the driver tells nothing of it now.
+    done = daemon.cli("node", "reset", "2")
+    assert done.returncode == 5 and "fell off the bus" in done.stderr and "--force" in done.stderr
+    hanging[2].clear()
+    code, told, notes = reset(daemon, hanging[2].uuid, "--force")
+    assert code == 0, (told, notes)
+    assert hanging.resets == 2 and not node(daemon).warnings
+
+
+@pytest.mark.slow
+def test_a_program_that_outlives_its_daemon_is_killed_in_time(make_daemon, hanging):
+    daemon = make_daemon(CONFIG + "[reset]\nprogram_s = 1000\n", hanging.env)
+    client = begin_reset(daemon, hanging, "3")
+    daemon.kill()
+    client.communicate(timeout=60)
+    pid, start = json.loads((daemon.folder / "state/reset.json").read_text())["current"]["program"]
+    daemon.restart()
+    for command in ("undrain",), ("reset", "3"):
+        done = daemon.cli("node", *command)
+        assert done.returncode == 5 and f"pid {pid}) still runs" in done.stderr, done.stderr
+    assert process.open_pidfd(pid, start) is not None
+    # Its time counts from its start.
+    daemon.config.write_text(daemon.config.read_text().replace("program_s = 1000", "program_s = 0.1"))
+    daemon.process.send_signal(signal.SIGHUP)
+    eventually(lambda: (stat := process.read_stat(pid)) is None or stat.start != start or stat.ended)
+    assert f"(pid {pid}) of the reset of card 3 did not end within 0.1 s" in daemon.cli("events").stdout
+    assert "interrupted in the step reset" in node(daemon).drain.reason
+    eventually(lambda: daemon.cli("node", "undrain").returncode == 0)
+    assert not node(daemon).warnings and not hanging.resets
 
 
 @pytest.mark.slow
