@@ -49,9 +49,15 @@ def start(
         settings = LiveConfig(root, config_file, record)
         if check:
             from muster.agent.api import server
+            from muster.agent.jobs.hardening import decided
 
             state_folder.check(root)
             server.check(root, settings.now)
+            unusable, odd = decided.trouble(settings.now.hardening)
+            if unusable:
+                raise StartupError(f"{unusable}; musterd would start, and refuse the jobs of other users")
+            for text in odd:
+                click.echo(f"musterd: {text}", err=True)
             click.echo(settings.origin)
             return
         degraded.take_descriptors()

@@ -121,18 +121,22 @@ class Registry(JobTable):
     # --- operations ---------------------------------------------------------------------------------------------------
 
     async def start(
-        self, spec: JobSpec, by: str, workdir_of_caller: admission.FolderId | None = None
+        self,
+        spec: JobSpec,
+        by: str,
+        workdir_of_caller: admission.FolderId | None = None,
+        asked_by: str = "",
     ) -> tuple[Entry, bool]:
         """Accepts a job: it is on disk when this returns. True: the same job existed before, and this is its entry.
 
-        An empty id is replaced by a new one. `workdir_of_caller`: as for `admission.refuse_here`. Raises
-        InvalidRequest, JobIdConflict, JournalUnreadable, NoSuchCard, CardBusy, PortInUse, TooMany, NoRoom,
-        ShuttingDown; nothing was started then.
+        An empty id is replaced by a new one. `workdir_of_caller`: as for `admission.refuse_here`;
+        `asked_by`: as for `decided`. Raises InvalidRequest, JobIdConflict, JournalUnreadable, NoSuchCard, CardBusy,
+        PortInUse, TooMany, NoRoom, ShuttingDown; nothing was started then.
         """
         if not spec.job_id:
             spec = replace(spec, job_id=admission.new_job_id())
         admission.refuse_configured(spec, self._config())
-        return await self._work.finish(lambda: self._start(spec, by, workdir_of_caller))
+        return await self._work.finish(lambda: self._start(spec, by, workdir_of_caller, asked_by))
 
     async def stop(
         self,
@@ -229,7 +233,9 @@ class Registry(JobTable):
             await self._loading.index()
             await self._loading.read_again()
 
-    async def _start(self, spec: JobSpec, by: str, of_caller: admission.FolderId | None) -> tuple[Entry, bool]:
+    async def _start(
+        self, spec: JobSpec, by: str, of_caller: admission.FolderId | None, asked_by: str
+    ) -> tuple[Entry, bool]:
         async with self._work.alone(spec.job_id):
             if self.is_known(spec.job_id):
                 there = await self.get(spec.job_id)
@@ -243,13 +249,15 @@ class Registry(JobTable):
                 raise ShuttingDown(with_jobs=True)
             with self._one_more():
                 held = {e.job.master_port: e.job_id for e in self.unended.values() if not e.job.node_rank}
-                hardened = await self._threads.run(self._admit, spec, of_caller, held)
+                hardened = await self._threads.run(self._admit, spec, of_caller, held, asked_by)
                 return await self._accept(spec, by, hardened), False
 
-    def _admit(self, spec: JobSpec, of_caller: admission.FolderId | None, held: dict[int, str]) -> decided.Decided:
+    def _admit(
+        self, spec: JobSpec, of_caller: admission.FolderId | None, held: dict[int, str], asked_by: str
+    ) -> decided.Decided:
         """In one thread all that needs one: what the node lacks for the job, and its hardening. Blocks."""
         admission.refuse_here(spec, of_caller, held)
-        return decided.decided(spec, self._config().hardening)
+        return decided.decided(spec, self._config().hardening, asked_by)
 
     async def _accept(self, asked: JobSpec, by: str, hardened: decided.Decided) -> Entry:
         spec = admission.resolved(asked, self._config())

@@ -11,7 +11,7 @@ from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.remains import Remains
 from muster.supervisors.job.stop_causes import StopCauses
-from muster.supervisors.launch.hardening import confinement, private_tmp
+from muster.supervisors.launch.hardening import private_tmp
 from muster.supervisors.model import node_ends, restart, verdict
 from muster.supervisors.model.job_logs import fifo_of, log_of
 from muster.supervisors.model.lifecycle import Verdict
@@ -112,6 +112,8 @@ class AttemptEnd:
         """A step after the ranks has ended, with this `trouble` or none: the next one follows, or the end."""
         job = self._context.job
         assert job.concluded is not None
+        if job.after[0] == OUTPUTS and trouble:
+            trouble += self._in_private_tmp()
         self._context.warn(trouble)
         state, end = job.concluded
         if job.after[0] == OUTPUTS and trouble:
@@ -151,10 +153,19 @@ class AttemptEnd:
         self._sessions.close()
         self._control.close()
         self._context.loop.stop()
-        if self._context.job.hardening.private_tmp:  # there may be much in it: nobody waits for that
-            name = confinement.tmp_name(self._context.spec.job_id, self._context.job)
-            if trouble := private_tmp.remove(name):
-                self._context.refusals.say(trouble)
+        job = self._context.job
+        if not job.hardening.private_tmp or job.outputs_kept:
+            return
+        if trouble := private_tmp.remove(job.hardening.tmp_name(self._context.spec.job_id)):  # nobody waits for that
+            self._context.refusals.say(trouble)
+
+    def _in_private_tmp(self) -> str:
+        """Where on the node outputs are that the job has in a /tmp of its own, as the end of a sentence."""
+        job_id, hardening = self._context.spec.job_id, self._context.job.hardening
+        same = [str(self._context.paths.folder), str(self._context.root.log), self._context.spec.workdir]
+        real = [hardening.on_node(job_id, path, same) for path in self._context.spec.outputs]
+        moved = [path for path, own in zip(real, self._context.spec.outputs, strict=True) if path != own]
+        return f"; this node has them at {', '.join(moved)}" if moved else ""
 
     def _put_away(self) -> None:
         """What cannot be removed (a read-only file system) goes with the job's folder."""

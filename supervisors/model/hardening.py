@@ -1,8 +1,19 @@
 """What the processes of a job may not do, as it was decided when the job was accepted."""
 
+from collections.abc import Iterable
 from typing import Any, Self
 
 from muster.probes.kernel.dataclass import dataclass
+
+#: What a private /tmp stands for.
+TMP_PLACES = ("/tmp", "/var/tmp")
+#: As much of a job's id as is in the names of its folders there.
+_ID = 64
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether it is the folder itself, or in it."""
+    return path == folder or folder == "/" or path.startswith(f"{folder}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,17 @@ class Hardening:
     def has_mounts(self) -> bool:
         """Whether its processes have a view of the file system of their own."""
         return bool(self.private_tmp or self.read_only)
+
+    def tmp_name(self, job_id: str) -> str:
+        """What the folders of a job's own /tmp are called."""
+        return f"muster-{job_id[:_ID]}-{self.private_tmp}"
+
+    def on_node(self, job_id: str, path: str, same: Iterable[str] = ()) -> str:
+        """Where the node has what the job's processes have at this path. `same`: folders that both have there."""
+        if not self.private_tmp or any(is_below(path, folder) for folder in same if folder):
+            return path
+        place = next((place for place in TMP_PLACES if path.startswith(f"{place}/")), "")
+        return f"{place}/{self.tmp_name(job_id)}/tmp{path[len(place) :]}" if place else path
 
     def to_record(self) -> dict[str, Any]:
         """For the journal; nothing of what is not set."""

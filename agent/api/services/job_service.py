@@ -69,10 +69,11 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             raise InvalidRequest([Violation("spec", "is not set: give the spec of a job")])
         asked, config = convert.spec_from(request.spec), self._server.config()
         spec = own_jobs.as_themselves(access.reach(), asked, config.hardening)
+        theirs = "" if access.reach().is_everything else spec.user
         folder = request.workdir_identity
         of_caller = (folder.device, folder.inode) if request.HasField("workdir_identity") else None
         try:
-            entry, existed = await self._server.registry.start(spec, access.named(context), of_caller)
+            entry, existed = await self._server.registry.start(spec, access.named(context), of_caller, theirs)
         except (JobIdConflict, JournalUnreadable):
             # What differs from another user's job tells what that has.
             await own_jobs.check_job(access.reach(), "", spec.job_id, self._server.registry)

@@ -2,18 +2,29 @@
 
 import os
 import secrets
+from typing import Any
 
 from muster.agent.config.hardening_settings import HardeningTable
 from muster.agent.errors import InvalidRequest
+from muster.agent.jobs.hardening.callers_view import CallersView
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch.child import Account
+from muster.supervisors.launch.hardening import private_tmp
 from muster.supervisors.model.hardening import Hardening
 from muster.supervisors.model.rules import capabilities
 from muster.supervisors.model.spec import JobSpec, Violation
 
 #: The limits of a node: pids at all, and threads.
 _NODE_LIMITS = ("/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max")
+#: Fields of a spec that name a file which the job's processes open.
+_FILES = ("requirements", "pre_start", "epilog", "staging_credentials")
+_FILE = "file://"
+_NOT_PRIVATE = "or start the job with private_tmp no"
 _NOTHING = HardeningTable(False, (capabilities.ALL,), 0.0, False, (), "")
+
+
+class BadFile(Exception):
+    """Raised for a profile that cannot be used, or that the caller may not name. The text is the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +35,12 @@ class Decided:
     filter: bytes = b""
 
 
-def decided(spec: JobSpec, table: HardeningTable) -> Decided:
-    """For a spec that has passed admission. Blocks. Raises InvalidRequest for what this daemon may not do, or a profile
-    that cannot be used."""
+def decided(spec: JobSpec, table: HardeningTable, asked_by: str = "") -> Decided:
+    """For a spec that has passed admission. `asked_by`: a user who may name only what that user sees; empty: anything
+    may be named. Blocks. Raises InvalidRequest for what this daemon may not do, a profile that cannot be used, and
+    files that the job would not see."""
     node = table if _is_of_another(spec) else _NOTHING
+    caller = CallersView.of(asked_by) if asked_by else None
     kept = capabilities.normal(spec.capabilities or node.capabilities)
     mask = capabilities.effective()
     if kept is not None and not mask >> capabilities.SETPCAP & 1:
@@ -35,17 +48,43 @@ def decided(spec: JobSpec, table: HardeningTable) -> Decided:
             raise _refused("capabilities", "CAP_SETPCAP")
         kept = None
     seccomp = spec.seccomp or node.seccomp_profile
+    private = _chosen(spec.private_tmp, node.private_tmp)
     hardening = Hardening(
         no_new_privs=_chosen(spec.no_new_privs, node.no_new_privs) or bool(seccomp),
         capabilities=kept,
         pids=int(spec.limits.get("pids", 0)) or _most_pids(node.max_pids_percent),
-        private_tmp=secrets.token_hex(8) if _chosen(spec.private_tmp, node.private_tmp) else "",
-        read_only=_read_only(spec, node),
+        private_tmp=secrets.token_hex(8) if private else "",
+        read_only=_read_only(spec, node, private, caller),
         seccomp=seccomp,
     )
     if hardening.has_mounts and not mask >> capabilities.SYS_ADMIN & 1:
         raise _refused("private_tmp" if hardening.private_tmp else "read_only", "CAP_SYS_ADMIN")
-    return Decided(hardening, _filter(seccomp, kept) if seccomp else b"")
+    if private:
+        _refuse_unseen(spec)
+    if not seccomp:
+        return Decided(hardening)
+    try:
+        of_node = seccomp == node.seccomp_profile
+        return Decided(hardening, _filter(seccomp, kept, None if of_node else caller))
+    except BadFile as error:
+        whose = "" if spec.seccomp else " (seccomp_profile in [hardening] of this node)"
+        raise InvalidRequest([Violation("seccomp", f"{seccomp!r}{whose}: {error}")]) from None
+
+
+def trouble(table: HardeningTable) -> tuple[str, list[str]]:
+    """What makes settings unusable on this node, as jobs would find it out, or nothing; and what is only odd about
+    them. Sentences. Blocks."""
+    odd = [
+        f"read_only in [hardening]: {path!r} does not exist on this node: jobs may write there once it does"
+        for path in table.read_only
+        if not os.path.exists(path)
+    ]
+    try:
+        if table.seccomp_profile:
+            _filter(table.seccomp_profile, capabilities.normal(table.capabilities), None)
+    except BadFile as error:
+        return f"seccomp_profile in [hardening]: {table.seccomp_profile!r}: {error}", odd
+    return "", odd
 
 
 def weaker(spec: JobSpec, table: HardeningTable) -> str:
@@ -76,15 +115,51 @@ def _chosen(said: str, usual: bool) -> bool:
     return said == "yes" if said else usual
 
 
-def _read_only(spec: JobSpec, node: HardeningTable) -> tuple[str, ...]:
+def _read_only(spec: JobSpec, node: HardeningTable, private: bool, caller: CallersView | None) -> tuple[str, ...]:
     """Without links: what is mounted below a path is found by its name. What [hardening] names and this node does not
-    have cannot be written to either."""
+    have cannot be written to either, and neither can what a private /tmp hides."""
     for i, path in enumerate(spec.read_only):
-        if not os.path.lexists(path):
-            text = f"{path!r}: no such file or directory: give a path that exists on this node"
+        if why := _not_there(path, caller):
+            raise InvalidRequest([Violation(f"read_only[{i}]", f"{path!r}: {why}")])
+        if private and private_tmp.is_hidden(os.path.realpath(path), _shown(spec)):
+            text = f"{path!r}: is hidden by the job's private /tmp, where it writes: leave it out, {_NOT_PRIVATE}"
             raise InvalidRequest([Violation(f"read_only[{i}]", text)])
-    paths = [*filter(os.path.lexists, node.read_only), *spec.read_only]
-    return tuple(dict.fromkeys(os.path.realpath(path) for path in paths))
+    paths = [os.path.realpath(path) for path in (*filter(os.path.exists, node.read_only), *spec.read_only)]
+    return tuple(private_tmp.in_view(paths, _shown(spec)) if private else dict.fromkeys(paths))
+
+
+def _not_there(path: str, caller: CallersView | None) -> str:
+    """The end of a sentence; empty: the path exists, and the caller may know."""
+    if caller is not None and not caller.reaches(path):
+        return _unseen(caller)
+    try:
+        os.stat(path)
+    except OSError as error:
+        return f"{str(error.strerror).lower()}: give a path that exists on this node"
+    return ""
+
+
+def _unseen(caller: CallersView) -> str:
+    return f"user {caller.name} cannot see such a file: give a path that this user may read"
+
+
+def _shown(spec: JobSpec) -> list[str]:
+    return private_tmp.shown(spec.workdir)
+
+
+def _refuse_unseen(spec: JobSpec) -> None:
+    """What the job's processes read or write by name must not be behind its private /tmp."""
+    urls = {"code": spec.code} | {f"inputs[{path[:40]!r}]": url for path, url in spec.inputs.items()}
+    urls |= {f"outputs[{path[:40]!r}]": url for path, url in spec.outputs.items()}
+    paths = {field: url[len(_FILE) :] for field, url in urls.items() if url.startswith(f"{_FILE}/")}
+    paths |= {name: getattr(spec, name) for name in _FILES if getattr(spec, name)}
+    found = [
+        Violation(field, f"{path!r}: is hidden by the job's private /tmp: move it elsewhere, {_NOT_PRIVATE}")
+        for field, path in paths.items()
+        if private_tmp.is_hidden(os.path.realpath(path), _shown(spec))
+    ]
+    if found:
+        raise InvalidRequest(found)
 
 
 def _refused(field: str, needed: str) -> InvalidRequest:
@@ -102,20 +177,32 @@ def _most_pids(percent: float) -> int:
                 found.append(int(file.read()))
         except (OSError, ValueError):
             continue
-    return int(min(found) * percent / 100) if found else 0
+    return max(1, int(min(found) * percent / 100)) if found else 0
 
 
-def _filter(path: str, kept: tuple[str, ...] | None) -> bytes:
+def _filter(path: str, kept: tuple[str, ...] | None, caller: CallersView | None) -> bytes:
+    """Raises BadFile."""
     # Only here: most jobs have none.
     from muster.agent.jobs.hardening import seccomp_filter, seccomp_profile, syscalls
 
     try:
         if (architecture := syscalls.here()) is None:
             raise seccomp_profile.BadProfile(f"muster has no table of system calls for {os.uname().machine}")
-        profile = seccomp_profile.parse(seccomp_profile.load(path), architecture, kept)
+        profile = seccomp_profile.parse(_loaded(path, caller), architecture, kept)
         return seccomp_filter.compiled(profile, architecture)
     except seccomp_profile.BadProfile as error:
-        raise InvalidRequest([Violation("seccomp", f"{path!r}: {error}")]) from None
+        raise BadFile(str(error)) from None
     except OSError as error:
-        why = str(error.strerror).lower()
-        raise InvalidRequest([Violation("seccomp", f"{path!r}: {why}: give a profile on this node")]) from None
+        raise BadFile(f"{str(error.strerror).lower()}: give a profile on this node") from None
+
+
+def _loaded(path: str, caller: CallersView | None) -> dict[str, Any]:
+    """Raises BadFile, BadProfile, OSError. What is looked at is what is read: the path may lead elsewhere by then."""
+    from muster.agent.jobs.hardening import seccomp_profile
+
+    if caller is not None and not caller.reaches(path):
+        raise BadFile(_unseen(caller))
+    with seccomp_profile.found(path) as file:
+        if caller is not None and not (caller.reaches(file.path) and caller.reads(file.status)):
+            raise BadFile(_unseen(caller))
+        return seccomp_profile.load(file)

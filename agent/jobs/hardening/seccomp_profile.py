@@ -3,12 +3,14 @@
 It means what it means there: docs/guides/lock-down.md#seccomp-profiles.
 """
 
+import contextlib
+import difflib
 import errno
 import json
 import os
 import re
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from muster.agent.jobs.hardening.syscalls import Architecture
@@ -27,6 +29,13 @@ ERRNO, ALLOW = _ACTIONS["SCMP_ACT_ERRNO"], _ACTIONS["SCMP_ACT_ALLOW"]
 #: Actions with which a call takes place.
 PASSING = (ALLOW, _ACTIONS["SCMP_ACT_LOG"])
 COMPARISONS = ("NE", "LT", "LE", "EQ", "MASKED_EQ", "GE", "GT")
+#: Of a profile, in docker's, podman's and the OCI runtime specification's format.
+_KEYS = frozenset({
+    "defaultAction", "defaultErrnoRet", "defaultErrno", "architectures", "archMap", "syscalls", "flags",
+    "listenerPath", "listenerMetadata",
+})  # fmt: skip
+#: The largest error number of the kernel: a larger one would not be an error for the program (MAX_ERRNO).
+_MAX_ERRNO = 4095
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
@@ -61,19 +70,34 @@ class Profile:
     rules: tuple[Rule, ...]
 
 
-def load(path: str) -> dict[str, Any]:
-    """The profile as JSON. Raises BadProfile; OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """What a path led to: `path` without links. `fd`: O_PATH."""
+
+    fd: int
+    path: str
+    status: os.stat_result
+
+
+@contextlib.contextmanager
+def found(path: str) -> Iterator[FoundFile]:
+    """Looks at a file without opening it: opening a device may do something. Raises OSError."""
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise BadProfile("is not a file")
-        if found.st_size > MAX_BYTES:
-            raise BadProfile(f"has {found.st_size} bytes: a profile has at most {MAX_BYTES}")
-        with open(fd, "rb", closefd=False) as file:
-            text = file.read(MAX_BYTES + 1)
+        yield FoundFile(fd, os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd))
     finally:
         os.close(fd)
+
+
+def load(file: FoundFile) -> dict[str, Any]:
+    """The profile as JSON. Raises BadProfile; OSError."""
+    if not stat.S_ISREG(file.status.st_mode):
+        raise BadProfile("is not a file")
+    if file.status.st_size > MAX_BYTES:
+        raise BadProfile(f"has {file.status.st_size} bytes: a profile has at most {MAX_BYTES}")
+    fd = os.open(f"/proc/self/fd/{file.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(fd, "rb") as opened:
+        text = opened.read(MAX_BYTES + 1)
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -86,6 +110,9 @@ def load(path: str) -> dict[str, Any]:
 
 def parse(raw: dict[str, Any], architecture: Architecture, kept: Collection[str] | None) -> Profile:
     """`kept`: the capabilities that the job can have, as in `capabilities.NAMES`; None: all. Raises BadProfile."""
+    for key in raw.keys() - _KEYS:
+        near = "".join(difflib.get_close_matches(key, _KEYS, 1))
+        raise BadProfile(f"{key[:40]!r}: is no key of a profile" + (f": did you mean {near}?" if near else ""))
     try:
         usual = _action(raw["defaultAction"], raw.get("defaultErrnoRet"))
         rules: list[Rule] = []
@@ -108,8 +135,9 @@ def _action(name: object, number: object) -> int:
     if name not in _WITH_NUMBER:
         return _ACTIONS[name]
     number = errno.EPERM if number is None else number
-    if type(number) is not int or not 0 <= number < 1 << 16:
-        raise BadProfile(f"errnoRet {str(number)[:20]}: must be a number from 0 to 65535")
+    most = _MAX_ERRNO if name == "SCMP_ACT_ERRNO" else 0xFFFF
+    if type(number) is not int or not 0 <= number <= most:
+        raise BadProfile(f"errnoRet {str(number)[:20]}: must be a number from 0 to {most}")
     return _ACTIONS[name] | number
 
 

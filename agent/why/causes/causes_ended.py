@@ -3,7 +3,7 @@
 import os
 import signal
 
-from muster.agent.text import ranks
+from muster.agent.text import ranks, size
 from muster.agent.why import curves
 from muster.agent.why.around import OOM_KILL, near
 from muster.agent.why.causes import causes_said
@@ -103,7 +103,10 @@ def undelivered(facts: Facts) -> Cause | None:
     if not job.outputs_kept or facts.first is not None or job.state is not State.FAILED:
         return None
     told = next((text for text in job.warnings if text.startswith(OUTPUTS)), OUTPUTS)
-    named = ", ".join(staging_urls.undelivered(facts.entry.spec.outputs, job.warnings))
+    entry = facts.entry
+    same = (str(entry.paths.folder), entry.spec.workdir)
+    left = staging_urls.undelivered(entry.spec.outputs, job.warnings)
+    named = ", ".join(job.hardening.on_node(entry.job_id, path, same) for path in left)
     step = f"Copy them from this node: {named}. muster keeps the job's folder until `muster rm {facts.entry.job_id}`."
     return Cause(f"not delivered: {told}", CERTAIN, "job", (step,))
 
@@ -122,11 +125,11 @@ def out_of_memory(facts: Facts) -> Cause | None:
         limited = any("memory cgroup" in line.lower() for line in lines)
         text += "; a limit was reached (the job's, or a container's)" if limited else "; the host had none left"
         seen_at = SeenIn.LIMIT if limited else SeenIn.NODE
-    text += f" (the job's limit is {limit / 2**30:.1f} GiB)" if limit else ""
+    text += f" (the job's limit is {size(int(limit))})" if limit else ""
     step = "Reduce its memory use (data-loader workers, caches, pinned memory), or give it more (`--limit memory=`, "
     step += "the container's limit)."
     largest = max((rank.usage.max_rss or 0 for rank in killed), default=0)
-    seen = (f"the largest of them had {largest / 2**30:.1f} GiB resident at its peak",) if largest else ()
+    seen = (f"the largest of them had {size(largest)} resident at its peak",) if largest else ()
     return Cause(text, CERTAIN, "memory", (step,), evidence=(*seen, *curves.remarks(facts.minutes)), seen=seen_at)
 
 
@@ -161,6 +164,11 @@ def by_signal(facts: Facts, rank: Rank | None) -> Cause | None:
         step = "Find out who sent it: a scheduler, a login session that ended, a person."
         text = f"somebody ended {who} with {name}{how}; it was not muster"
         return Cause(text, LOW, "unknown", (step,), seen=SeenIn.SIGNAL, rank=rank.rank)
+    if number == signal.SIGSYS and (profile := facts.job.hardening.seccomp):
+        text = f"{who} died of {name}{how}: the seccomp profile {profile} does not allow a system call that it made"
+        step = "Find the call in the kernel's log (`dmesg`, type=1326), and allow it in the profile, or name another "
+        step += "profile (`--seccomp`; without it `seccomp_profile` in [hardening])."
+        return Cause(text, MEDIUM, "job", (step,), seen=SeenIn.SIGNAL, rank=rank.rank)
     if not (said := meaning(number)):
         return Cause(f"{who} died of {name}{how}", LOW, "unknown", rank=rank.rank)
     step = "Set PYTHONFAULTHANDLER=1 to see where; `--limit core=unlimited` keeps a core dump."

@@ -510,8 +510,9 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def read_only(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Absolute paths that the job cannot write to, in addition to those of [hardening]. Its working folder, its folder of logs
-        and a private /tmp stay writable within them.
+        """Absolute paths that the job cannot write to, in addition to those of [hardening]. muster's folder of the job, its folder
+        of logs and a private /tmp stay writable within them; a working folder that the spec names does not. A path that a
+        private /tmp hides is refused.
         """
 
     def __init__(

@@ -1,21 +1,14 @@
 """What each process of a job is given to make it what the daemon decided."""
 
-import sys
+import os
 
 from muster.supervisors.launch.child import Confinement
 from muster.supervisors.launch.hardening import mounts, private_tmp
+from muster.supervisors.model.hardening import is_below
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.rules import capabilities
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.system import trust
-
-#: As much of a job's id as is in the names of its folders in /tmp.
-_ID = 64
-
-
-def tmp_name(job_id: str, job: Job) -> str:
-    """What the folders of a job's own /tmp are called."""
-    return f"muster-{job_id[:_ID]}-{job.hardening.private_tmp}"
 
 
 def of(root: Root, job_id: str, job: Job, workdir: str) -> Confinement:
@@ -37,18 +30,23 @@ def _mounts(
 ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, int, int], ...]]:
     """The job writes into its own folder (the ranks' working folders, packages, exports) and into that of logs,
     whatever is private or read-only. Behind a private /tmp it also sees the working folder that its spec names, and the
-    interpreter of launchers."""
-    writable = [str(paths.folder), str(root.log)]
+    interpreter of launchers. All paths are without links, as those of mounts are."""
+    hardening = job.hardening
+    writable = [os.path.realpath(paths.folder), os.path.realpath(root.log)]
     binds: list[tuple[str, str]] = []
-    own: list[str] = []
-    if job.hardening.private_tmp:
-        seen = dict.fromkeys([*writable, *([workdir] if workdir else []), sys.prefix])
-        binds = private_tmp.make(tmp_name(job_id, job), _outermost(seen))
-        own = private_tmp.places()
-    more, read_only = mounts.read_only(job.hardening.read_only, writable, own, mounts.read())
+    view = mounts.MountView(writable)
+    named = list(hardening.read_only)
+    if hardening.private_tmp:
+        shown = private_tmp.shown(workdir)
+        places = private_tmp.places()
+        binds = private_tmp.make(hardening.tmp_name(job_id), places, _outermost([*writable, *shown]), [workdir])
+        named = private_tmp.in_view(named, shown)
+        view = mounts.MountView(writable, places, [path for path in shown if private_tmp.place_of(path, places)])
+    more, read_only = mounts.read_only(named, view, mounts.read())
     return (*binds, *more), tuple(read_only)
 
 
-def _outermost(paths: dict[str, None]) -> list[str]:
-    """Without those that are in another one of them."""
-    return [path for path in paths if not any(path != other and mounts.is_below(path, other) for other in paths)]
+def _outermost(paths: list[str]) -> list[str]:
+    """Each once, without those that are in another one of them."""
+    once = dict.fromkeys(paths)
+    return [path for path in once if not any(path != other and is_below(path, other) for other in once)]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.model.hardening import is_below
 
 #: Of the kernel: what a mount must keep when it is mounted again (MS_*), by the words of /proc/self/mountinfo.
 _OPTIONS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
@@ -32,35 +33,48 @@ def read() -> list[NodeMount]:
     return list(found.values())
 
 
-def is_below(path: str, folder: str) -> bool:
-    """Whether it is the folder itself, or in it."""
-    return path == folder or folder == "/" or path.startswith(f"{folder}/")
+@dataclass(frozen=True, slots=True)
+class MountView:
+    """What of the file system a job has otherwise than the node. `writable`: stays so within what is read-only;
+    `private`: folders in the place of the node's, which stay writable, too; `shown`: what the node has below those, and
+    the job too, each by a mount of its own."""
+
+    writable: Sequence[str]
+    private: Sequence[str] = ()
+    shown: Sequence[str] = ()
+
+    def keeps(self, path: str) -> bool:
+        """Whether what is read-only around it leaves it as it is."""
+        hidden = _in_one(path, self.private) and not _in_one(path, self.shown)
+        return hidden or _in_one(path, self.writable)
 
 
 def read_only(
-    paths: Sequence[str], writable: Sequence[str], own: Sequence[str], mounts: Iterable[NodeMount]
+    paths: Sequence[str], view: MountView, mounts: Iterable[NodeMount]
 ) -> tuple[list[tuple[str, str]], list[tuple[str, int, int]]]:
-    """What to bind, and what to make read-only then: see `Confinement`. `writable` stays so within `paths`; `own`:
-    mounts of the job's own, which are none of these."""
+    """What to bind, and what to make read-only then: see `Confinement`. `paths`: of the job's view."""
     there = {mount.path: mount for mount in mounts}
-    paths = [path for path in paths if path not in own]
     binds = [(path, path) for path in paths if path not in there]
-    binds += [(path, path) for path in writable if any(is_below(path, folder) for folder in paths)]
-    kept = [*own, *writable]
+    binds += [(path, path) for path in view.writable if _in_one(path, paths)]
     found: dict[str, tuple[str, int, int]] = {}
     for path in paths:
-        for inner in _within(path, there.values(), kept):
+        for inner in _within(path, there.values(), view):
             found.setdefault(inner.path, (inner.path, inner.options, 1))
-    for path in paths:
+    shown = [path for path in view.shown if _in_one(path, paths) and not view.keeps(path)]
+    for path in [*shown, *paths]:
         found[path] = (path, _around(path, there), 0)
     return binds, list(found.values())
 
 
-def _within(path: str, mounts: Iterable[NodeMount], kept: Sequence[str]) -> Iterator[NodeMount]:
-    left_out = [*kept, *(folder for folder in _INTERFACES if not is_below(path, folder))]
+def _in_one(path: str, folders: Iterable[str]) -> bool:
+    return any(is_below(path, folder) for folder in folders)
+
+
+def _within(path: str, mounts: Iterable[NodeMount], view: MountView) -> Iterator[NodeMount]:
+    left_out = [folder for folder in _INTERFACES if not is_below(path, folder)]
     for mount in mounts:
         inside = mount.path != path and is_below(mount.path, path)
-        if inside and not any(is_below(mount.path, folder) for folder in left_out):
+        if inside and not view.keeps(mount.path) and not _in_one(mount.path, left_out):
             yield mount
 
 

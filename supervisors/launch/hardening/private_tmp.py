@@ -6,7 +6,8 @@ They are on the same file systems, as its users expect of the space there:
         tmp/                         1777, mounted at /tmp for the job's processes
 
 The token is random and in the journal, so nobody can have made such a folder before. What the job needs of muster's own
-folders is mounted at its usual place, where that is below /tmp.
+folders is mounted at its usual place, where that is below /tmp. Where /tmp is a link, the folder that it leads to
+stands for it.
 """
 
 import contextlib
@@ -14,45 +15,96 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 
-from muster.supervisors.launch.hardening import mounts
+from muster.supervisors.model.hardening import TMP_PLACES, is_below
 from muster.supervisors.supervision_errors import NotStartable
-
-PLACES = ("/tmp", "/var/tmp")
 
 
 def places() -> list[str]:
-    """Those of this node: folders, each once."""
+    """Those of this node: folders, without links, each once. Raises NotStartable where there is none."""
     found: dict[tuple[int, int], str] = {}
-    for path in PLACES:
+    for path in map(os.path.realpath, TMP_PLACES):
         with contextlib.suppress(OSError):
-            there = os.lstat(path)
+            there = os.stat(path)
             if stat.S_ISDIR(there.st_mode):
                 found.setdefault((there.st_dev, there.st_ino), path)
+    if not found:
+        raise NotStartable("a private /tmp is not possible: neither /tmp nor /var/tmp is a folder on this node")
     return list(found.values())
 
 
-def make(name: str, needed: Iterable[str]) -> list[tuple[str, str]]:
-    """Makes what does not exist. `name`: of the job's folders; `needed`: absolute paths of folders that the job needs.
-    Returns what is to be mounted where, in this order. Raises OSError, NotStartable."""
+def shown(workdir: str) -> list[str]:
+    """What jobs have of the node's /tmp, beside muster's own folders of the job: without links. Empty: none."""
+    return list(dict.fromkeys(os.path.realpath(path) for path in (workdir, sys.prefix) if path))
+
+
+def place_of(path: str, among: Iterable[str]) -> str:
+    """The place that a path without links is in, and is not itself; empty: none."""
+    return next((place for place in among if path != place and is_below(path, place)), "")
+
+
+def is_hidden(path: str, visible: Sequence[str]) -> bool:
+    """Whether the job has another file there than the node, or none. `path`: without links, as `visible` is: what the
+    job has of the node's /tmp."""
+    in_it = any(is_below(path, place) for place in places())
+    return in_it and not any(is_below(path, folder) for folder in visible)
+
+
+def in_view(paths: Iterable[str], visible: Sequence[str]) -> list[str]:
+    """What of these paths jobs have: the path, or where it is hidden what is visible within it."""
+    found: list[str] = []
+    for path in paths:
+        hidden = is_hidden(path, visible)
+        found += [folder for folder in visible if is_below(folder, path)] if hidden else [path]
+    return list(dict.fromkeys(found))
+
+
+def make(name: str, among: Sequence[str], needed: Iterable[str], named: Iterable[str]) -> list[tuple[str, str]]:
+    """Makes what does not exist in the places `among`. `name`: of the job's folders; `needed`: absolute paths, without
+    links, of folders that the job needs; `named`: paths by which it enters them. Returns what is to be mounted where,
+    in this order. Raises OSError, NotStartable."""
     found: list[tuple[str, str]] = []
-    for place in places():
+    for place in among:
         outer, inner = f"{place}/{name}", f"{place}/{name}/tmp"
         _make(outer, 0o700)
         _make(inner, 0o1777)
         for path in needed:
-            if mounts.is_below(path, place) and path != place:
-                _make_way(inner, path[len(place) + 1 :])
+            if place_of(path, [place]):
+                os.close(_way(inner, path[len(place) + 1 :]))
                 found.append((path, inner + path[len(place) :]))
         found.append((inner, place))
+    for path in named:
+        _link(name, among, path)
     return found
+
+
+def _link(name: str, among: Sequence[str], path: str) -> None:
+    """A path in /tmp that leads elsewhere by a link does so for the job: followed by its user, and not by root."""
+    head, last = os.path.split(_without_link_of_place(os.path.normpath(path)))
+    place = place_of(f"{head}/{last}", among)
+    target = os.path.realpath(path)
+    if not place or target == f"{head}/{last}":
+        return
+    way = _way(f"{place}/{name}/tmp", head[len(place) + 1 :])
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.symlink(target, last, dir_fd=way)
+    finally:
+        os.close(way)
+
+
+def _without_link_of_place(path: str) -> str:
+    """Of a normal absolute path: /tmp itself resolved, and nothing else."""
+    place = place_of(path, TMP_PLACES)
+    return os.path.realpath(place) + path[len(place) :] if place else path
 
 
 def remove(name: str) -> str:
     """Removes them with all that the job left there. Returns a sentence about what stays, or nothing."""
     left: list[str] = []
-    for place in PLACES:
+    for place in TMP_PLACES:
         path = f"{place}/{name}"
         shutil.rmtree(path, ignore_errors=True)
         if os.path.lexists(path):
@@ -68,19 +120,22 @@ def _make(path: str, mode: int) -> None:
         _refuse_foreign(path, os.lstat(path))
 
 
-def _make_way(folder: str, way: str) -> None:
-    """Folders of ours, nested: the job's user cannot replace one by a link, behind which root would mount."""
+def _way(folder: str, way: str) -> int:
+    """Folders of ours, nested: the job's user cannot replace one by a link, behind which root would mount. Returns a
+    descriptor of the last one."""
     at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        for part in way.split("/"):
+        for part in filter(None, way.split("/")):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(part, 0o755, dir_fd=at)
             inner = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
             os.close(at)
             at = inner
             _refuse_foreign(f"{folder}/{way}", os.fstat(at))
-    finally:
+        return at
+    except BaseException:
         os.close(at)
+        raise
 
 
 def _refuse_foreign(path: str, found: os.stat_result) -> None:

@@ -5,10 +5,12 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -367,6 +369,31 @@ def test_users_do_not_undo_the_hardening_of_the_node(owned: Daemon, alice: User)
         assert alice.refused(owned.jobs.Start, spec("k", "true", **fields)) == "NOT_YOUR_JOB", fields
     more = {"no_new_privs": "yes", "capabilities": ["none"], "private_tmp": "no", "limits": {"pids": 100}}
     assert alice(owned.jobs.Start, spec("k", "true", **more)).job.hardening.no_new_privs
+
+
+def test_users_learn_nothing_of_files_that_they_cannot_see(owned: Daemon, alice: User, tmp_path: Path) -> None:
+    """Whether they exist or not, and whatever is in them; and root opens no device for a user."""
+    hidden, link, own = tmp_path / "hidden", tmp_path / "link", tmp_path / "own"
+    hidden.mkdir(mode=0o700)
+    for path in (hidden / "profile", own):
+        path.write_text('{"defaultAction": "SCMP_ACT_ALLOW"}')
+    link.symlink_to(hidden / "profile")
+    let_through(tmp_path)
+    answers = set()
+    for name in (hidden / "profile", hidden / "none", link):
+        for fields in ({"seccomp": str(name)}, {"read_only": [str(name)]}):
+            with pytest.raises(grpc.RpcError) as caught:
+                alice(owned.jobs.Start, spec("k", "true", **fields))
+            answers.add(str(caught.value.details()).partition(f"{str(name)!r}: ")[2])
+    assert len(answers) == 1 and "cannot see such a file" in answers.pop()
+    own.chmod(0o600)
+    assert alice.refused(owned.jobs.Start, spec("k", "true", seccomp=str(own))) == "INVALID_REQUEST"
+    own.chmod(0o644)
+    assert alice(owned.jobs.Start, spec("k", "true", seccomp=str(own))).job.hardening.seccomp == str(own)
+    device = tmp_path / "device"
+    os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(10, 130))  # a watchdog
+    with pytest.raises(grpc.RpcError, match="is not a file"):
+        alice(owned.jobs.Start, spec("l", "true", seccomp=str(device)))
 
 
 def test_a_certificate_stands_for_a_user(listening: Listening) -> None:

@@ -3,8 +3,11 @@ their controllers."""
 
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ import pytest
 from muster.supervisors.launch.creation import program_start
 from muster.supervisors.model.rules import capabilities
 from muster.v1 import job_pb2
-from tests.conftest import Daemon, eventually, let_through
+from tests.conftest import BIN, Daemon, eventually, let_through
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 can_mount = pytest.mark.skipif(
@@ -142,6 +145,69 @@ def test_all_read_only_and_muster_writes_where_it_must(node: Daemon, tmp_path: P
     Path("/x").unlink()
 
 
+@pytest.fixture
+def in_tmp() -> Iterator[Path]:
+    """A folder of everybody's in the node's own /tmp."""
+    folder = Path(tempfile.mkdtemp(prefix="muster-test-", dir="/tmp"))
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@can_mount
+def test_a_private_tmp_within_what_is_read_only(node: Daemon, in_tmp: Path) -> None:
+    """A working folder in /tmp stays read-only; the private /tmp does not. Links to either lead there for the job."""
+    link = Path(f"/dev/shm/muster-link-{os.getpid()}")
+    link.symlink_to(in_tmp)
+    (in_tmp / "link").symlink_to("/usr")
+    job_id = f"within-{os.getpid()}"
+    try:
+        more = {"workdir": str(link), "private_tmp": "yes", "read_only": ["/"]}
+        found = seen(node, job_id, "q", f"{in_tmp}/r", "/tmp/s", "/var/tmp/t", **more)
+    finally:
+        link.unlink()
+    assert list(found["writes"].values()) == ["Read-only file system"] * 2 + ["done"] * 2
+    assert [path.name for path in in_tmp.iterdir()] == ["link"]
+    node.run("sh", "-c", "pwd -P", job_id=f"{job_id}-link", workdir=str(in_tmp / "link"), private_tmp="yes")
+    assert node.output(node.wait(f"{job_id}-link")) == b"/usr\n"
+
+
+@can_mount
+def test_what_a_private_tmp_hides_is_refused(node: Daemon, in_tmp: Path) -> None:
+    (in_tmp / "x").touch()
+    for name, target in (("nowhere", "/no/such"), ("loop", "loop")):
+        (in_tmp / name).symlink_to(target)
+    script = str(in_tmp / "x")
+    for options, said in (
+        (["--private-tmp", "yes", "--read-only", "/tmp"], "hidden by the job's private /tmp, where it writes"),
+        (["--private-tmp", "yes", "--read-only", script], "leave it out, or start the job with private_tmp no"),
+        (["--private-tmp", "yes", "--pre-start", script], "hidden by the job's private /tmp: move it elsewhere"),
+        (["--private-tmp", "yes", "--epilog", script], "epilog: "),
+        (["--private-tmp", "yes", "--input", f"file://{script}=x"], f"'{script}': is hidden by the job's private /tmp"),
+        (["--read-only", str(in_tmp / "nowhere")], "no such file or directory: give a path"),
+        (["--read-only", str(in_tmp / "loop")], "too many levels of symbolic links: give a path"),
+    ):
+        done = node.cli("run", *options, "--", "true")
+        assert done.returncode == 2 and said in done.stderr, (options, done.stderr)
+
+
+@can_mount
+def test_outputs_that_were_not_delivered_stay_in_the_private_tmp(node: Daemon) -> None:
+    job_id = f"undelivered-{os.getpid()}"
+    outputs = {"/tmp/res": "file:///proc/nope/"}
+    command = "mkdir /tmp/res; echo precious >/tmp/res/model"
+    node.run("sh", "-c", command, job_id=job_id, private_tmp="yes", outputs=outputs)
+    job = node.wait(job_id)
+    assert (job.state, job.outputs_kept) == (job_pb2.JOB_STATE_FAILED, True), job
+    eventually(lambda: not node.supervisor_pid(job_id))
+    (kept,) = Path("/tmp").glob(f"muster-{job_id}-*/tmp/res")
+    assert (kept / "model").read_text() == "precious\n"
+    assert f"this node has them at {kept}; they are kept" in job.verdict.summary
+    assert str(kept) in node.cli("status", job_id).stdout
+    assert f"Copy them from this node: {kept}" in eventually(lambda: node.cli("why", job_id).stdout)
+    assert node.cli("rm", job_id).returncode == 0 and not kept.parents[1].exists()
+
+
 def test_a_seccomp_profile_as_docker_has_it(node: Daemon, tmp_path: Path) -> None:
     refuse = {"names": ["socket"], "action": "SCMP_ACT_ERRNO", "errnoRet": 97}
     profile: dict[str, Any] = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
@@ -177,6 +243,29 @@ def test_settings_are_for_jobs_of_other_users_and_not_undone_by_them(make_daemon
     assert daemon.get("x").hardening.max_pids == 0
     refused = daemon.cli("run", "--read-only", "/no/such/path", "--", "true")
     assert refused.returncode == 2 and "no such file or directory: give a path" in refused.stderr
+
+
+def check_config(daemon: Daemon) -> "subprocess.CompletedProcess[str]":
+    command = [str(BIN / "musterd"), "--root", str(daemon.folder), "--config", str(daemon.config), "--check-config"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@can_mount
+def test_settings_that_jobs_would_trip_over_are_no_good_configuration(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon('[hardening]\nprivate_tmp = true\nread_only = ["/tmp", "/no/such"]\n')
+    let_through(daemon.folder)
+    found = seen(daemon, "x", "/tmp/x", user=NOBODY)
+    assert found["writes"] == {"/tmp/x": "done"}
+    assert daemon.get("x").hardening.private_tmp and "/tmp" not in daemon.get("x").hardening.read_only
+    good = check_config(daemon)
+    assert good.returncode == 0 and "'/no/such' does not exist on this node" in good.stderr
+    profile = daemon.folder / "profile"
+    for text, said in (("", "no such file"), ("{", "is not JSON"), ('{"sycalls": []}', "is not a seccomp profile")):
+        if text:
+            profile.write_text(text)
+        daemon.config.write_text(f"[hardening]\nseccomp_profile = '{profile}'\n")
+        bad = check_config(daemon)
+        assert bad.returncode == 1 and f"seccomp_profile in [hardening]: '{profile}': {said}" in bad.stderr, bad.stderr
 
 
 # --- limits of the job as a whole -------------------------------------------------------------------------------------

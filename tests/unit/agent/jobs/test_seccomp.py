@@ -140,5 +140,5 @@ def test_files_that_are_no_profile(tmp_path):
         ("deep", "is not JSON"),
         (".", "is not a file"),
     ):
-        with pytest.raises(BadProfile, match=said):
-            seccomp_profile.load(str(tmp_path / name))
+        with pytest.raises(BadProfile, match=said), seccomp_profile.found(str(tmp_path / name)) as file:
+            seccomp_profile.load(file)

@@ -79,7 +79,7 @@ def test_want_of_memory_on_the_host() -> None:
     known = facts(killed, victim(1), spec={"limits": {"memory": float(4 << 30)}}, signs=(sign("killed"),))
     cause = causes(known)[0]
     assert (cause.kind, cause.confidence) == ("memory", "certain")
-    assert "rank 0" in cause.text and "4.0 GiB" in cause.text and "3.0 GiB" in cause.evidence[0]
+    assert "rank 0" in cause.text and "4.0GiB" in cause.text and "3.0GiB" in cause.evidence[0]
 
 
 @pytest.mark.parametrize(
