@@ -16,7 +16,7 @@ from tests.system.packages.test_packages import version
 
 #: It takes more than a minute: `make test-ansible` runs it.
 ASKED = "MUSTER_TEST_ANSIBLE"
-pytestmark = [on_a_machine(), pytest.mark.skipif(ASKED not in os.environ, reason=f"only where {ASKED} is set")]
+pytestmark = [*on_a_machine(), pytest.mark.skipif(ASKED not in os.environ, reason=f"only where {ASKED} is set")]
 ROLE = Path(__file__).parents[3] / "examples/ansible"
 #: A machine of systemd-nspawn has no kernel log.
 CONFIG = '[health]\nskip = "kernel-log"\n'
