@@ -202,7 +202,7 @@ def test_outputs_that_were_not_delivered_stay_in_the_private_tmp(node: Daemon) -
     eventually(lambda: not node.supervisor_pid(job_id))
     (kept,) = Path("/tmp").glob(f"muster-{job_id}-*/tmp/res")
     assert (kept / "model").read_text() == "precious\n"
-    assert f"this node has them at {kept}; they are kept" in job.verdict.summary
+    assert f"this node has them at {kept}; muster removes nothing of them" in job.verdict.summary
     assert str(kept) in node.cli("status", job_id).stdout
     assert f"Copy them from this node: {kept}" in eventually(lambda: node.cli("why", job_id).stdout)
     assert node.cli("rm", job_id).returncode == 0 and not kept.parents[1].exists()
