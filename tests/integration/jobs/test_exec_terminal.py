@@ -144,13 +144,13 @@ def test_ctrl_c_is_the_commands(node):
 def test_ctrl_z_is_the_commands_and_fg_brings_it_back(node):
     with at(node, "-it", "j", "--", "bash", "--norc", "-i") as terminal:
         terminal.expect(rb"[$#] ")
-        terminal.type(b"cat\r")
-        terminal.expect(b"cat\r\n")
+        terminal.type(b"(echo up; exec cat)\r")
+        terminal.expect(rb"\nup\r\n")  # it is in the foreground: before, the shell itself would get what is typed
         terminal.type(b"\x1a")
         terminal.expect(rb"Stopped.*[$#] ")
         assert terminal.process.poll() is None
         terminal.type(b"fg\r")
-        terminal.expect(rb"fg\r\n.*cat\r\n")
+        terminal.expect(rb"fg\r\n.*exec cat *\)\r\n")
         terminal.type(b"words\r")
         terminal.expect(b"words\r\nwords\r\n")
         terminal.type(b"\x04")
