@@ -145,7 +145,7 @@ def test_ctrl_z_is_the_commands_and_fg_brings_it_back(node):
     with at(node, "-it", "j", "--", "bash", "--norc", "-i") as terminal:
         terminal.expect(rb"[$#] ")
         terminal.type(b"(echo up; exec cat)\r")
-        terminal.expect(rb"\nup\r\n")  # it is in the foreground: before, the shell itself would get what is typed
+        terminal.expect(rb"[\r\n]up\r\n")  # it is in the foreground: before, the shell itself would get what is typed
         terminal.type(b"\x1a")
         terminal.expect(rb"Stopped.*[$#] ")
         assert terminal.process.poll() is None
