@@ -118,7 +118,7 @@ def test_a_private_tmp_and_paths_that_are_read_only(node: Daemon, tmp_path: Path
         assert not Path("/tmp/mine").exists() and (work / "here").exists()
         assert f"private /tmp; read-only /usr {fixed}" in node.cli("status", job_id).stdout
         pid = node.rank_pid(job_id)
-        assert Path(f"/proc/{pid}/root/tmp/mine").exists(), "what looks at a job from outside finds its files"
+        assert Path("/proc", str(pid), "root", "tmp/mine").exists(), "what looks at a job from outside finds its files"
         (work / "go").touch()
         assert node.wait(job_id).state == job_pb2.JOB_STATE_SUCCEEDED
         eventually(lambda: not outer[0].exists())
