@@ -55,7 +55,12 @@ def place(short_tmp: Path) -> Place:
 
 
 def test_a_run_that_failed_is_explained_when_its_daemon_is_gone(place: Place) -> None:
-    script = 'echo "out of rank $RANK"; [ $RANK = 0 ] || { echo "ModuleNotFoundError: No module named \'x\'"; exit 3; }'
+    # Rank 1 fails once rank 0 has written its line, which muster might end before.
+    said = place.tmp.parent / "said"
+    script = f"""
+    echo "out of rank $RANK"; [ $RANK = 0 ] && {{ touch {said}; exit 0; }}
+    until [ -e {said} ]; do sleep 0.01; done; echo "ModuleNotFoundError: No module named 'x'"; exit 3
+    """
     done = place.run("x", script, "--ranks", "2", SECRET="hunter2")
     assert done.returncode == 3
     assert done.stderr.splitlines()[-1] == "muster: see what happened: muster why x; muster logs x"
