@@ -40,6 +40,7 @@ from muster.v1 import (
 )
 from tests.conftest import Daemon, eventually, let_through
 from tests.integration.install.test_daemon import musterd
+from tests.ports import free_port
 from tests.unit.agent.api.test_certificate import common, signed, write_key
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -249,9 +250,7 @@ class Listening:
         self.other = Authority(folder, "other")
         self.own = self.authority.pair("localhost")
         self.operator = self.authority.pair("scheduler.example")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.tls = (
             f'[tls]\nlisten = "127.0.0.1:{self.port}"\ncertificate = "{self.own.certificate}"\nkey = "{self.own.key}"\n'
             f'client_authority = "{self.authority.file}"\n'
