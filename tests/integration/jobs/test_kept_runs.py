@@ -5,9 +5,7 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -40,13 +38,6 @@ class Place:
 
     def kept(self, job_id: str) -> Path:
         return self.runs / job_id / f"{socket.gethostname()}-0"
-
-
-@pytest.fixture
-def short_tmp() -> Iterator[Path]:
-    """A socket's address takes 107 bytes, and more of a folder's name would be too much."""
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture
