@@ -54,6 +54,7 @@ keep_ended = 0
 keep_ended_days = 0
 [logs]
 keep_days = 0
+min_free_percent = 0
 """
 
 

@@ -61,7 +61,8 @@ def test_a_run_that_failed_is_explained_when_its_daemon_is_gone(place: Place) ->
     assert f"log: {kept}/log/x-proc-rank-1-device-1.txt" in why.stdout, "a path that is there when one looks"
     shown = json.loads(place.muster("status", "x", "-o", "json").stdout)
     assert (shown["state"], shown["verdict"]["exitCode"]) == ("JOB_STATE_FAILED", 3)
-    assert place.muster("logs", "x", "-r", "0", "--no-events").stdout == "out of rank 0\n"
+    logs = place.muster("logs", "x", "-r", "0", "--no-events")
+    assert logs.stdout == "out of rank 0\n", logs
     assert "[rank 1] out of rank 1\n" in place.muster("logs", "x").stdout
     assert "x job.ended: rank 1" in place.muster("events", "x").stdout
     assert not list(place.tmp.iterdir()), "nor where it was shown"
