@@ -46,7 +46,11 @@ def place(short_tmp: Path) -> Place:
 
 
 def test_a_run_that_failed_is_explained_when_its_daemon_is_gone(place: Place) -> None:
-    script = 'echo "out of rank $RANK"; [ $RANK = 0 ] || { echo "ModuleNotFoundError: No module named \'x\'"; exit 3; }'
+    said = place.runs.parent / "said"  # rank 1 fails behind rank 0's output, which the stop would cut off
+    script = (
+        f'echo "out of rank $RANK"; [ $RANK = 0 ] && exec touch {said}; until [ -e {said} ]; do sleep 0.01; done; '
+        "echo \"ModuleNotFoundError: No module named 'x'\"; exit 3"
+    )
     done = place.run("x", script, "--ranks", "2", SECRET="hunter2")
     assert done.returncode == 3
     assert done.stderr.splitlines()[-1] == "muster: see what happened: muster why x; muster logs x"
