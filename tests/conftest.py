@@ -1,6 +1,7 @@
 """A real daemon in a folder of its own, spoken to through its socket, its command line and its files."""
 
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -111,6 +112,37 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Removes the session's folder, unless a test failed: then its files may show why."""
     if exitstatus == pytest.ExitCode.OK and (folder := session.config.stash.get(_OURS, "")):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that wait, tests with daemons and tests that compute are spread over the whole run, a module at a time:
+    each worker has its share of all, no core is idle while others wait, and the end is not all slow ones."""
+    if not hasattr(config, "workerinput"):
+        return  # one process: as they stand in the files
+    kinds: dict[tuple[bool, bool], list[list[pytest.Item]]] = {}
+    modules: dict[tuple[Path, bool, bool], list[pytest.Item]] = {}
+    for item in items:
+        slow = any(item.iter_markers("slow")) or any(item.iter_markers("chaos"))
+        kind = (slow, "unit" in item.path.parts)
+        key = (item.path, *kind)
+        if key not in modules:
+            modules[key] = []
+            kinds.setdefault(kind, []).append(modules[key])
+        modules[key].append(item)
+    placed: list[tuple[float, list[pytest.Item]]] = []
+    for some in kinds.values():
+        total, before = sum(map(len, some)), 0
+        for module in some:
+            placed.append(((before + len(module) / 2) / total, module))
+            before += len(module)
+    items[:] = [item for _, module in sorted(placed, key=lambda each: each[0]) for item in module]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: a look for garbage need not walk over it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
