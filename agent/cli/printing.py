@@ -207,7 +207,7 @@ def note(text: str) -> None:
     try:
         data = f"muster: {clean(text)}\n".encode("utf-8", "replace")
         if _UNFINISHED[0]:
-            data, _UNFINISHED[0] = b"\n" + data, False
+            data, _UNFINISHED[0] = b"\r\n" + data, False  # \r: the terminal may be raw
         if _ASIDE:
             _ASIDE[0].passing(2, data)
         else:
