@@ -117,7 +117,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that wait, tests with daemons and tests that compute are spread over the whole run, a module at a time:
-    each worker has its share of all, no core is idle while others wait, and the end is not all slow ones."""
+    each worker has its share of all, no core is idle while others wait, and none of the last ones is slow."""
     if not hasattr(config, "workerinput"):
         return  # one process: as they stand in the files
     kinds: dict[tuple[bool, bool], list[list[pytest.Item]]] = {}
@@ -131,10 +131,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             kinds.setdefault(kind, []).append(modules[key])
         modules[key].append(item)
     placed: list[tuple[float, list[pytest.Item]]] = []
-    for some in kinds.values():
+    for (slow, _), some in kinds.items():
         total, before = sum(map(len, some)), 0
         for module in some:
-            placed.append(((before + len(module) / 2) / total, module))
+            placed.append(((0.85 if slow else 1.0) * (before + len(module) / 2) / total, module))
             before += len(module)
     items[:] = [item for _, module in sorted(placed, key=lambda each: each[0]) for item in module]
 
