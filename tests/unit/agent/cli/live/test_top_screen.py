@@ -69,7 +69,7 @@ def test_what_stands_out_comes_first_and_all_fits(seen: tuple[telemetry_pb2.GetT
             assert len(lines) == height and max(map(len, lines)) <= width
     narrow = top_screen.screen(now, recent, TopChoice(), 20, 11).splitlines()
     assert narrow[1] == "CARD UTIL -5m  JOB" and narrow[-1] == HELP_SHORT
-    assert narrow[2].split()[0] == "7" and narrow[3].startswith("   5  20%") and narrow[3].endswith(" ODD l…")
+    assert narrow[2].split()[0] == "7" and narrow[3].startswith("   5  20%") and narrow[3].endswith(" ODD …")
     card = top_screen.screen(now, recent, TopChoice(card=5), 20, 11).splitlines()
     assert card[1].startswith("CARD 5") and card[4].startswith("      100 |") and card[8].split() == ["Memory", "50%"]
     rank = top_screen.screen(now, recent, TopChoice(rank=("llama", 4)), 20, 11).splitlines()
