@@ -73,7 +73,7 @@ def test_what_stands_out_comes_first_and_all_fits(seen: tuple[telemetry_pb2.GetT
     card = top_screen.screen(now, recent, TopChoice(card=5), 20, 11).splitlines()
     assert card[1].startswith("CARD 5") and card[4].startswith("      100 |") and card[8].split() == ["Memory", "50%"]
     rank = top_screen.screen(now, recent, TopChoice(rank=("llama", 4)), 20, 11).splitlines()
-    assert rank[2:4] == ["RANK    CPU   MEMORY", "   4   900%     1.0G"]
+    assert rank[2:4] == ["RANK    CPU   MEMORY", "   4   900%   1.0GiB"]
 
 
 def test_keys_lead_through_jobs_cards_and_ranks(seen: tuple[telemetry_pb2.GetTelemetryResponse, Recent]) -> None:
