@@ -30,7 +30,6 @@ from muster.agent.host.pid_one import is_init
 from muster.agent.jobs.cards.leasing import Leasing
 from muster.agent.jobs.crashes import Crashes
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
-from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.output_losses import OutputLosses
 from muster.agent.jobs.registry import Registry
 from muster.agent.link import connection
@@ -44,6 +43,7 @@ from muster.agent.metrics.slow_metrics import SlowMetrics
 from muster.agent.node.degraded import Degraded
 from muster.agent.node.health import NodeHealth
 from muster.agent.notify.sender import Notifier
+from muster.agent.report.failed_jobs import FailedReports
 from muster.agent.reset.reset_report import ResetParts
 from muster.agent.reset.resets import Resets
 from muster.agent.telemetry.sampling import Telemetry
@@ -133,18 +133,8 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
     hangs = HangWatch(config, events, registry, telemetry.records, stacks)
     known = Sources(events, telemetry, health, config, root)
     explaining = Explaining(known, registry)
-
-    turn = anyio.Lock()
-
-    async def report(entry: Entry, again: bool) -> None:
-        if folder := config.now.why.report_dir:
-            from muster.agent.report import failed_jobs  # only now: most nodes want none
-
-            async with turn:  # drawing takes half a second of a core
-                await failed_jobs.write(known, entry, Path(folder), config.now.why.reports_kept, again=again)
-
     if owner_fd is None:  # the command writes that of a standalone run
-        explaining.on_explained = report
+        explaining.on_explained = FailedReports(known, config).explained
     notifier = Notifier(root, config, events, registry)
     slots = Listeners(config)
     slow = SlowMetrics(hangs, registry.live, lambda: driver.view)

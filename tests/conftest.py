@@ -1,6 +1,8 @@
 """A real daemon in a folder of its own, spoken to through its socket, its command line and its files."""
 
 import contextlib
+import gc
+import json
 import os
 import shutil
 import signal
@@ -112,6 +114,37 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that wait, tests with daemons and tests that compute are spread over the whole run, a module at a time:
+    each worker has its share of all, no core is idle while others wait, and none of the last ones is slow."""
+    if not hasattr(config, "workerinput"):
+        return  # one process: as they stand in the files
+    kinds: dict[tuple[bool, bool], list[list[pytest.Item]]] = {}
+    modules: dict[tuple[Path, bool, bool], list[pytest.Item]] = {}
+    for item in items:
+        slow = any(item.iter_markers("slow")) or any(item.iter_markers("chaos"))
+        kind = (slow, "unit" in item.path.parts)
+        key = (item.path, *kind)
+        if key not in modules:
+            modules[key] = []
+            kinds.setdefault(kind, []).append(modules[key])
+        modules[key].append(item)
+    placed: list[tuple[float, list[pytest.Item]]] = []
+    for (slow, _), some in kinds.items():
+        total, before = sum(map(len, some)), 0
+        for module in some:
+            placed.append(((0.85 if slow else 1.0) * (before + len(module) / 2) / total, module))
+            before += len(module)
+    items[:] = [item for _, module in sorted(placed, key=lambda each: each[0]) for item in module]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: a look for garbage need not walk over it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
     """Of `-n auto`: most tests wait rather than compute, so that each core has room for two workers."""
@@ -159,9 +192,14 @@ class Daemon:
         self.musterd: Sequence[str | Path] = (BIN / "musterd",)
         self.root = Root.under(folder)
         self.config = folder / "musterd.toml"
-        # A machine on which tests run may have anything in its kernel's log.
+        # A machine on which tests run may have anything in its kernel's log, and a disk that is nearly full.
         health = "" if "[health]" in config else '[health]\npolicy = "off"\n'
-        self.config.write_text('[checks]\npolicy = "off"\n' + health + config)
+        logs = "[logs]\nmin_free_percent = 0\n"
+        if "min_free_percent" in config:
+            logs = ""
+        elif "[logs]\n" in config:
+            config, logs = config.replace("[logs]\n", logs, 1), ""
+        self.config.write_text(logs + '[checks]\npolicy = "off"\n' + health + config)
         self.stderr = folder / "musterd.stderr"
         #: Seconds within which it answers; the limit is for defects.
         self.starts_in = 60.0
@@ -296,6 +334,18 @@ class Daemon:
     def read_logs(self, job_id: str, **fields: Any) -> list[Any]:
         return list(self.logs.ReadLogs(log_pb2.ReadLogsRequest(job_id=job_id, **fields), timeout=60))
 
+    def why(self, job_id: str) -> dict[str, Any]:
+        """What `muster why` prints as JSON."""
+        done = self.cli("why", job_id, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def until_put_away(self, job_id: str) -> None:
+        """The supervisor removes its last file right behind the job's last record; nothing but what is kept is left."""
+        kept = {"spec.json", "journal", "lock", "workspace", "packages", "explained.json"}
+        eventually(lambda: {path.name for path in self.root.job(job_id).folder.iterdir()} <= kept)
+
     def close(self) -> None:
         """Ends every job, the daemon and, as its last job is gone, the nursery; nothing is left over."""
         if self.process is None:
@@ -327,6 +377,13 @@ def make_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     yield make
     for daemon in made:
         daemon.close()
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A socket's address takes 107 bytes, and more of a folder's name would be too much."""
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

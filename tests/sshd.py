@@ -3,12 +3,12 @@
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.conftest import eventually
+from tests.ports import free_port
 
 _SSHD = shutil.which("sshd", path=f"/usr/sbin:/usr/local/sbin:{os.environ.get('PATH', '')}")
 
@@ -29,8 +29,7 @@ def running(folder: Path, addresses: list[str]) -> Iterator[tuple[int, Path]]:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd locks its unprivileged half up
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
-    with socket.create_server((addresses[0], 0)) as sock:
-        port = int(sock.getsockname()[1])
+    port = free_port(addresses[0])
     config = {
         "Port": port,
         "HostKey": folder / "host",

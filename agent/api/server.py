@@ -28,7 +28,8 @@ from muster.agent.api.services.probe_service import ProbeService
 from muster.agent.api.services.telemetry_service import TelemetryService
 from muster.agent.api.slots import Slots
 from muster.agent.api.tls import Credentials
-from muster.agent.config.schema import LEAST_CONNECTIONS, Config, LimitsTable, SocketTable, TlsTable
+from muster.agent.config.access_settings import SocketTable, TlsTable
+from muster.agent.config.schema import LEAST_CONNECTIONS, Config, LimitsTable
 from muster.agent.errors import StartupError
 from muster.supervisors.paths import Root
 from muster.v1 import (

@@ -13,7 +13,7 @@ import grpc
 import structlog
 
 from muster.agent.api import certificate
-from muster.agent.config.schema import TlsTable
+from muster.agent.config.access_settings import TlsTable
 from muster.agent.errors import StartupError
 
 #: Seconds before the expiry of the daemon's certificate from which on a warning is shown.

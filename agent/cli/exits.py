@@ -5,10 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import click
-
 from muster.agent.host import end_signals
-from muster.agent.text import clean
 
 if TYPE_CHECKING:
     from muster.supervisors.model.spec import Violation
@@ -69,11 +66,6 @@ class CommandFailed(Exception):
         super().__init__(message)
         self.message = message
         self.exit_code = int(exit_code)
-
-    def show(self) -> None:
-        """Writes the message to stderr."""
-        for line in self.message.splitlines() or [""]:
-            click.echo(f"muster: {clean(line)}", err=True)
 
 
 class CallFailed(CommandFailed):

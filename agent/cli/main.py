@@ -12,7 +12,7 @@ import click
 from muster.agent import usage_error
 from muster.agent.cli.client.address import address_options
 from muster.agent.cli.exits import CommandFailed, Exit
-from muster.agent.cli.printing import keep_descriptors, note
+from muster.agent.cli.printing import keep_descriptors, note, note_failure
 from muster.agent.host import build
 from muster.agent.host.pid_one import is_init, leave_when_asked
 
@@ -111,7 +111,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     try:
         code = cli.main(args=arguments, prog_name="muster", standalone_mode=False)
     except CommandFailed as failure:
-        failure.show()
+        note_failure(failure)
         return failure.exit_code
     except click.ClickException as error:
         show(error)

@@ -1,6 +1,8 @@
 """Output of the commands: data to stdout, everything else to stderr."""
 
+import functools
 import os
+import re
 import select
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -8,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from muster.agent.cli.exits import Exit, StdoutFailed
+from muster.agent.cli.exits import CommandFailed, Exit, StdoutFailed
 from muster.agent.text import clean
 
 if TYPE_CHECKING:
@@ -99,8 +101,26 @@ def step_aside(line: Aside | None) -> None:
     _ASIDE[:] = [line] if line is not None else []
 
 
+#: Sequences that leave the cursor where it is, alone and behind the end of a line.
+_HARMLESS = re.compile(rb"(?:\x1b\[[0-9;:?]*[mKJhl])*\Z")
+_LINE_ENDED = re.compile(rb"\n(?:\x1b\[[0-9;:?]*[mKJhl])*\Z")
+#: Whether the last line on the terminal of stderr has not ended.
+_UNFINISHED = [False]
+
+
+@functools.cache
+def is_terminal_of_stderr(fd: int) -> bool:
+    """Whether this is a terminal, and that of stderr."""
+    try:
+        return os.isatty(fd) and os.isatty(2) and os.fstat(fd).st_rdev == os.fstat(2).st_rdev
+    except OSError:
+        return False
+
+
 def write(data: bytes, fd: int = 1) -> None:
     """Writes all of it to stdout (or stderr, 2), unbuffered. Raises StdoutFailed."""
+    if is_terminal_of_stderr(fd) and not _HARMLESS.match(data):
+        _UNFINISHED[0] = not _LINE_ENDED.search(data, max(0, len(data) - 256))
     if _ASIDE:
         _ASIDE[0].passing(fd, data)
     else:
@@ -183,15 +203,23 @@ def as_dict(message: "Message") -> dict[str, Any]:
 
 
 def note(text: str) -> None:
-    """Writes a line for people to stderr."""
+    """Writes a line for people to stderr; on a terminal below what a program has written, not behind it."""
     try:
         data = f"muster: {clean(text)}\n".encode("utf-8", "replace")
+        if _UNFINISHED[0]:
+            data, _UNFINISHED[0] = b"\r\n" + data, False  # \r: the terminal may be raw
         if _ASIDE:
             _ASIDE[0].passing(2, data)
         else:
             os.write(2, data)
     except (OSError, StdoutFailed):
         pass  # stderr has no reader; the command continues
+
+
+def note_failure(failure: CommandFailed) -> None:
+    """Writes the message of a command that failed to stderr, each line as `note` does."""
+    for line in failure.message.splitlines() or [""]:
+        note(line)
 
 
 def on_terminal() -> bool:

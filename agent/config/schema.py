@@ -7,24 +7,21 @@ from dataclasses import fields, replace
 from typing import Any, Literal, cast, get_type_hints
 
 from muster.agent.config import rules
-from muster.agent.config.access_settings import AccessTable
+from muster.agent.config.access_settings import AccessTable, SocketTable, TlsTable
 from muster.agent.config.hardening_settings import HardeningTable
+from muster.agent.config.notify_settings import NotifyTable
 from muster.agent.config.reset_settings import ResetTable
 from muster.probes.active.active_settings import ActiveSettings
-from muster.probes.cards.driver import DriverSettings
+from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.cards.sampler import SamplerSettings
 from muster.probes.checks.check_settings import CheckSettings
 from muster.probes.hang import HangSettings
 from muster.probes.hang.slow import SlowSettings
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.node_settings import NodeSettings
-from muster.probes.settings import FileMode, Settings, setting, settings_of, unknown
-from muster.supervisors.model.rules import notify_rules
+from muster.probes.settings import Settings, setting, settings_of, unknown
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, MAX_RANKS
 from muster.supervisors.system.settings_file import LogSettings
-
-#: What an operator wants to be woken for.
-_EVENTS = ("failed", "hung", "suspected_hang", "recovered", "output_lost", "node_condition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,62 +263,6 @@ class SlowTable(SlowSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class NotifyTable(Settings):
-    """Whom musterd notifies of events. [notify.md](guides/notify.md) describes what it sends, and how to verify it."""
-
-    command: tuple[str, ...] = rules.command(
-        (),
-        "Program that runs once for each event, with the event as JSON on stdin, and its arguments. No shell reads "
-        "them. "
-        "Empty: none.",
-    )
-    webhook: str = setting(
-        "",
-        "URL to which musterd posts each event. Empty: none.",
-        what="an http or https URL, or empty",
-        rule=rules.webhook,
-        secret=True,
-    )
-    secret_file: str = rules.optional_path(
-        "File with the secret that signs the posts. musterd reads it at each use; while it cannot read it, or "
-        "others "
-        "can, it posts nothing."
-    )
-    proxy: str = setting(
-        "",
-        "HTTP proxy for all webhooks. musterd ignores `http_proxy` and the like in its environment.",
-        what="http://HOST:PORT, or empty",
-        rule=rules.proxy,
-        secret=True,
-    )
-    ca_file: str = rules.optional_path("Certificates (PEM) to trust for `https://`, in the place of the system's.")
-    events: tuple[str, ...] = setting(
-        _EVENTS,
-        "The events that the receivers of this node get.",
-        what=f"names out of {', '.join(notify_rules.EVENTS)}",
-        rule=rules.events,
-    )
-    timeout_s: float = setting(
-        10.0,
-        "How long one try may take. After that musterd kills the command, or closes the connection.",
-        above=0,
-        most=600,
-    )
-    retry_max_s: float = rules.period(300.0, "The longest pause between two tries.")
-    keep: int = setting(
-        1000,
-        "Events that wait for a receiver, at most; the oldest are dropped, and muster reports that. All webhooks of "
-        "jobs "
-        "together have room for as many.",
-        least=1,
-        most=100_000,
-    )
-    max_age_s: float = setting(
-        86_400.0, "musterd drops an event that it could not send for this long.", above=0, most=31 * rules.DAY_S
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class WhyTable(Settings):
     """Why a job ended ([why.md](guides/why.md))."""
 
@@ -377,70 +318,6 @@ class MetricsTable(Settings):
     )
     dcgm_names: bool = setting(False, "Also show readings of NVIDIA cards under the names and labels of dcgm-exporter.")
     npu_names: bool = setting(False, "Also show readings of Ascend cards under the names and labels of npu-exporter.")
-
-
-@dataclass(frozen=True, slots=True)
-class SocketTable(Settings):
-    """The unix sockets of the daemon."""
-
-    mode: FileMode = setting(
-        FileMode(0o660),
-        "Mode of the operators' socket. A user who may write to it may run commands as every user that the daemon can "
-        "become.",
-        restart=True,
-    )
-    group: str = setting(
-        "muster",
-        "Group of the operators' socket. musterd ignores the default where the group does not exist or it may not use "
-        "it; it refuses to start with any other group that it cannot use.",
-        restart=True,
-    )
-    reader: bool = setting(
-        True, "Whether musterd serves a second socket, `reader.sock`, with read-only access.", restart=True
-    )
-    reader_mode: FileMode = setting(FileMode(0o660), "Mode of the readers' socket.", restart=True)
-    reader_group: str = setting("muster-readers", "Group of the readers' socket, as `group`.", restart=True)
-
-
-@dataclass(frozen=True, slots=True)
-class TlsTable(Settings):
-    """TCP, with certificates on both sides. [security.md](concepts/security.md) shows how to make them."""
-
-    listen: str = setting(
-        "",
-        "`HOST:PORT`, as in `0.0.0.0:7443`. Empty: musterd does not listen on TCP; the keys below then have no "
-        "meaning.",
-        restart=True,
-    )
-    certificate: str = rules.restart_path(
-        "Absolute path of the daemon's certificate, PEM. musterd rereads it when it changes."
-    )
-    key: str = rules.restart_path(
-        "Absolute path of the key of that certificate, PEM. musterd rereads it when it changes."
-    )
-    client_authority: str = rules.restart_path(
-        "Absolute path of the certificates that sign those of clients, PEM. musterd rereads it when it changes."
-    )
-    operators: tuple[str, ...] = setting(
-        (), "Names in clients' certificates (subject alternative names, common name) with access to every call."
-    )
-    readers: tuple[str, ...] = setting((), "Names in clients' certificates with read-only access.")
-
-    def check_together(self) -> None:
-        """Raises ValueError."""
-        if not self.listen:
-            return
-        host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
-            raise ValueError(f"listen: {self.listen!r}: must be HOST:PORT, as in 0.0.0.0:7443")
-        for key in ("certificate", "key", "client_authority"):
-            path = getattr(self, key)
-            if not path.startswith("/"):
-                raise ValueError(f"{key}: {path!r}: must be an absolute path: TCP is served with mutual TLS only")
-        if not self.operators and not self.readers:
-            raise ValueError("operators: []: name operators or readers: without them no client has access over TCP")
-        if both := sorted(set(self.operators) & set(self.readers)):
-            raise ValueError(f"readers: {both[0]!r}: is among the operators, too: remove it from one of the lists")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 
 import anyio
@@ -23,19 +23,15 @@ from anyio.abc import TaskStatus
 from muster.agent import threads
 from muster.agent.changes import Changes
 from muster.agent.errors import CursorTooOld, InvalidRequest
-from muster.agent.events import segments
+from muster.agent.events import opening, segments
+from muster.agent.events.opening import StoreContents
 from muster.agent.events.segments import Segment
 from muster.agent.host import state_file
-from muster.agent.host.state_folder import DEGRADES, event_epoch, new_epoch
 from muster.probes.kernel import process
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.system.atomic_file import sync_folder
 
-#: By how much the numbers of another boot are ahead.
-BOOT_GAP = 1 << 20
-#: And by how much those of another daemon: its predecessor may have shown some that it could not write.
-START_GAP = 1 << 16
 #: Events that wait in memory for a disk, at most: the oldest are given up.
 MAX_PENDING = 20_000
 #: Newest events kept in memory, for the watchers that are up to date.
@@ -72,17 +68,10 @@ class RecordKey:
     record: int
 
 
-class _Marks(msgspec.Struct):
-    """The last record of each job that became an event, saved before the segments with these events are dropped."""
-
-    boot: str = ""
-    jobs: dict[str, tuple[float, int]] = {}  # msgspec copies it
-
-
 class EventStore:
     """Belongs to one event loop. Reading never waits for writing, and nobody's reading for another's."""
 
-    def __init__(self, folder: Path, keep_bytes: int, read: "_Read") -> None:
+    def __init__(self, folder: Path, keep_bytes: int, read: StoreContents) -> None:
         """Use `open`."""
         epoch, found, marks = read.epoch, read.found, read.marks
         self._folder = folder
@@ -112,7 +101,7 @@ class EventStore:
         for one that cannot be read.
         """
         boot = boot_id or process.boot_id()
-        return cls(folder, keep_bytes, await threads.run(_load, folder, boot))
+        return cls(folder, keep_bytes, await threads.run(opening.load, folder, boot))
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -330,60 +319,6 @@ class EventStore:
             await self._threads.run(sync_folder, self._folder)
         finally:
             os.close(before)
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What a folder holds. `trouble`: why it cannot be written, a sentence."""
-
-    epoch: str
-    found: list[Segment]
-    marks: _Marks
-    next_number: int
-    trouble: str = ""
-
-
-def _load(folder: Path, boot: str) -> _Read:
-    try:
-        return _open(folder, boot, write=True)
-    except OSError as error:
-        if error.errno not in DEGRADES:
-            raise
-        trouble = f"cannot write events to {folder}: {error.strerror}; new events wait in memory"
-        return replace(_open(folder, boot, write=False), trouble=trouble)
-
-
-def _open(folder: Path, boot: str, write: bool) -> _Read:
-    try:
-        epoch = event_epoch(folder)
-    except OSError:
-        if write:
-            raise
-        epoch = new_epoch()
-    try:
-        marks = state_file.read(folder / "marks", _Marks)
-    except FileNotFoundError:
-        marks = _Marks()
-    except ValueError as error:  # also invalid UTF-8; then some old events may come again
-        _log.warning("events.marks_damaged", error=str(error))
-        marks = _Marks()
-
-    def told(line: segments.Line) -> None:
-        if line.n >= 0:
-            marks.jobs[line.j] = (line.i, line.n)
-
-    found = segments.scan(folder, told, mend=write)
-    number = found[-1].next_number + (START_GAP if marks.boot == boot else BOOT_GAP) if found else 1
-    if not write:
-        return _Read(epoch, found or [Segment(folder / "none", 1, next_number=1)], marks, number)
-    if not found or marks.boot != boot:
-        found.append(segments.create(folder, number))
-    if marks.boot != boot:
-        sync_folder(folder)
-        marks.boot = boot
-        state_file.write(folder / "marks", marks)
-    os.close(os.open(found[-1].path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
-    return _Read(epoch, found, marks, number)
 
 
 def _write(fd: int, data: bytes, offset: int) -> None:

@@ -16,7 +16,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
-from muster.agent.config.schema import NotifyTable
+from muster.agent.config.notify_settings import NotifyTable
 from muster.agent.errors import CursorTooOld, InvalidRequest, JobNotFound
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.notify import command, notification, webhook

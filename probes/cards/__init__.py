@@ -1,6 +1,6 @@
 """Accelerator cards: one interface for all vendors, one snapshot of the last readings.
 
-Others use: `driver.Driver`, `accelerator`, `view`, `visible`, `sampler`; `nvidia/` and `ascend/` are the backends, and
-`drivers` finds the one that this host has. `reset/` has what a reset of a card needs; `fabric_manager` says whether
-NVIDIA's runs.
+Others use: `driver.Driver`, `driver_settings`, `accelerator`, `view`, `visible`, `sampler`; `nvidia/` and `ascend/` are
+the backends, and `drivers` finds the one that this host has. `reset/` has what a reset of a card needs;
+`fabric_manager` says whether NVIDIA's runs.
 """

@@ -17,17 +17,16 @@ import anyio
 
 from muster.probes.calls.call_threads import Answer, CallFailure, CallThreads, Late
 from muster.probes.cards.accelerator import SLOT, Backend, Card, CardEvent, DriverError, Trouble, no_answer
+from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.cards.drivers import Finder, FoundDriver, vendors
 from muster.probes.cards.listening import Listening
 from muster.probes.cards.view import CardTroubles, Seen, Sick, View, What
 from muster.probes.kernel.backoff import Backoff
-from muster.probes.kernel.dataclass import dataclass
-from muster.probes.settings import Settings, setting
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-__all__ = ["Driver", "DriverSettings", "Seen", "Sick", "View", "What"]
+__all__ = ["Driver", "Seen", "Sick", "View", "What"]
 
 #: So often, in seconds, a missing driver is looked for; and cards are on a host that has none. A driver that
 #: answers for no card at all is opened anew, at first as often as a missing one, then more and more rarely.
@@ -46,26 +45,6 @@ _BUSY_LOOK_S = 0.05
 _WHOLE, _LINKS = "driver", "links"
 #: Fields of View by card.
 _VALUES = ("readings", "health", "holders")
-
-
-@dataclass(frozen=True, slots=True)
-class DriverSettings(Settings):
-    """The driver of the cards."""
-
-    driver_deadline_s: float = setting(
-        10.0,
-        "A call of the driver of a card that takes longer hangs (`DRIVER_HANG`): muster leaves the card to that call "
-        "and asks for the others without it.",
-        above=0,
-        most=600,
-    )
-    slots: int = setting(
-        0,
-        "On a host without cards: slots that jobs can ask for as if they were cards (`--cards`), each held by one "
-        "job at a time. Where there are cards (`/dev/nvidia*`, `/dev/davinci*`), muster finds them and this has no "
-        "meaning.",
-        most=4096,
-    )
 
 
 class Driver:

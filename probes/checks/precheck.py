@@ -11,7 +11,8 @@ from typing import NamedTuple
 import anyio
 
 from muster.probes.calls import watched
-from muster.probes.cards.driver import Driver, DriverSettings
+from muster.probes.cards.driver import Driver
+from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.checks import card_checks, custom, disk, dns, ulimits
 from muster.probes.checks.card_checks import CardsWanted
 from muster.probes.checks.check_settings import CheckSettings

@@ -27,7 +27,7 @@ _SEARCH = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 _CAREFUL = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _ACL = "system.posix_acl_access"
 _ACL_ENTRY = struct.Struct("<HHI")
-_ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK = 0x02, 0x04, 0x08, 0x10
+_ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP = 0x02, 0x04, 0x08
 _ACL_WRITE = 0x02
 
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
-from muster.agent.config.schema import NotifyTable
+from muster.agent.config.notify_settings import NotifyTable
 from muster.agent.errors import JobNotFound
 from muster.agent.events.event_store import Event
 

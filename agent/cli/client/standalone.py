@@ -6,14 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from muster.agent.cli.client import kept_runs, log_claim, own_report
+from muster.agent.cli.client import kept_runs, log_claim, own_folder
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.interrupts import Interrupts
 from muster.agent.cli.client.kept_runs import KeptRun
@@ -23,11 +22,9 @@ from muster.agent.cli.printing import note
 from muster.agent.host.pid_one import is_init
 from muster.probes.kernel import endings, process
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.model import journal
-from muster.supervisors.model.replay import replay
-from muster.supervisors.paths import JobPaths, Root
-from muster.supervisors.supervision_errors import SupervisionError, Untrusted
-from muster.supervisors.system import lock, trust
+from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import SupervisionError
+from muster.supervisors.system import lock
 
 #: Seconds within which the daemon must answer after its start, and, over the job's grace, end when we have gone. (It
 #: gives itself less: MARGIN_S and LAST_WORDS_S in agent/ending.py.)
@@ -57,12 +54,8 @@ keep_ended = 0
 keep_ended_days = 0
 [logs]
 keep_days = 0
+min_free_percent = 0
 """
-#: Bytes that `Root.socket` and what is beside it need below the folder, and the limit for a socket's path.
-_SOCKET_BYTES = len("/run/nursery-12345678.sock")
-_MAX_PATH = 107
-#: Where it is tried behind $TMPDIR: a container's /tmp may be everybody's, and not sticky.
-_FOLDERS = ("/tmp", "/var/tmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +183,11 @@ def bring(
     unless they are to be kept. `log_dir`: a folder for the logs, made if need be, always kept. `grace_s`: of the job.
     `job_id`, `node_rank`: whose logs will be there, if the id is known. Raises CommandFailed.
     """
-    root = _new_root()
+    root = own_folder.new_root()
     read_end, write_end = os.pipe()
     claim: LogClaim | None = None
     try:
-        _make_folders(root, log_dir)
+        own_folder.make(root, log_dir)
         if log_dir is not None and job_id:
             claim = log_claim.claim(Path(log_dir), job_id, node_rank)
         own = Standalone(root, read_end, interrupts, claim_fd=claim.fd if claim is not None else -1)
@@ -222,7 +215,7 @@ def bring(
 @contextmanager
 def bring_back(past: KeptRun) -> Iterator[Address]:
     """Starts a daemon that shows a run which has ended, on a copy of its records. Raises CommandFailed."""
-    root, interrupts = _new_root(), Interrupts()
+    root, interrupts = own_folder.new_root(), Interrupts()
     read_end, write_end = os.pipe()
     own: Standalone | None = None
     try:
@@ -244,51 +237,6 @@ def bring_back(past: KeptRun) -> Iterator[Address]:
             _end(own.process, 0.0, interrupts)
             _wait_nursery(Root.under(root))
         shutil.rmtree(root, ignore_errors=True)
-
-
-def _new_root() -> Path:
-    """In the first of the usual folders that serves. Raises CommandFailed."""
-    trouble = ""
-    for folder in dict.fromkeys((tempfile.gettempdir(), *_FOLDERS)):
-        if len(os.fsencode(folder)) + len("/muster-12345678") + _SOCKET_BYTES > _MAX_PATH:
-            trouble = trouble or f"{folder}: the path is too long for a socket in it"
-            continue
-        try:
-            trust.check(Path(folder))
-            return Path(tempfile.mkdtemp(prefix="muster-", dir=folder))
-        except Untrusted as error:
-            trouble = trouble or str(error)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise CommandFailed(
-                f"{folder}: {error.strerror}: set TMPDIR to a folder with room", Exit.MUSTER_FAILED
-            ) from None
-    raise CommandFailed(
-        f"no usable folder for temporary files: {trouble}; or set TMPDIR to another folder", Exit.MUSTER_FAILED
-    )
-
-
-def _make_folders(root: Path, log_dir: str | None) -> None:
-    """What the daemon's nursery needs, which starts before the daemon has looked at anything. Raises CommandFailed."""
-    places = Root.under(root)
-    for folder in (places.run, places.log):
-        if folder == places.log and log_dir is not None:
-            _link_logs(root, Path(log_dir))
-            continue
-        folder.mkdir()
-        folder.chmod(0o755)  # as the daemon would
-
-
-def _link_logs(root: Path, log_dir: Path) -> None:
-    try:
-        log_dir.mkdir(parents=True, exist_ok=True)
-        # Not resolved: ranks get paths below it, as the user wrote it.
-        Root.under(root).log.symlink_to(log_dir.absolute(), target_is_directory=True)
-    except OSError as error:
-        raise CommandFailed(
-            f"cannot use {log_dir} for logs: {error.strerror}: name another folder with --log-dir", Exit.USAGE
-        ) from None
 
 
 def _command(root: Path, owner_fd: int, claim_fd: int, past: KeptRun | None) -> tuple[list[str], list[int]]:
@@ -363,10 +311,10 @@ def _tidy(own: Standalone, logs_elsewhere: bool) -> None:
     _wait_nursery(root)
     _keep(own, logs_elsewhere)
     if logs_elsewhere:
-        own_report.set_aside(root, root.log.resolve())
+        own_folder.set_report_aside(root, root.log.resolve())
     if own.failed:
-        own.report = own_report.write(root, root.log.resolve() if logs_elsewhere else own.log_dir)
-    _tidy_logs(root)
+        own.report = own_folder.write_report(root, root.log.resolve() if logs_elsewhere else own.log_dir)
+    own_folder.tidy_logs(root)
     for folder in (root.run, root.state):
         shutil.rmtree(folder, ignore_errors=True)
     if logs_elsewhere or not own.keep_logs or own.log_dir != root.log.resolve():
@@ -385,20 +333,3 @@ def _keep(own: Standalone, logs_elsewhere: bool) -> None:
             note(f"this run is not kept in {kept_runs.folder()}: {where}")
     except (SupervisionError, ValueError, TypeError):
         pass  # records that somebody damaged
-
-
-def _tidy_logs(root: Root) -> None:
-    """Leaves what people read: the indices served the daemon alone. Best effort."""
-    with contextlib.suppress(OSError, SupervisionError), contextlib.ExitStack() as stack:
-        folder = trust.open_logs(root.log)
-        stack.callback(os.close, folder)
-        with contextlib.suppress(FileNotFoundError):
-            if not os.stat(root.nursery_log.name, dir_fd=folder, follow_symlinks=False).st_size:
-                os.unlink(root.nursery_log.name, dir_fd=folder)
-        for entry in root.jobs.iterdir():
-            job = replay(journal.read(JobPaths(entry).journal).records)
-            indices = [root.job_index(entry.name, job.node_rank)]
-            indices += [root.rank_index(entry.name, rank.rank, rank.device) for rank in job.ranks]
-            for index in indices:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(index.name, dir_fd=folder)

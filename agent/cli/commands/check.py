@@ -224,7 +224,8 @@ async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
     import anyio
 
     from muster.agent.node import all_checks
-    from muster.probes.cards.driver import Driver, DriverSettings
+    from muster.probes.cards.driver import Driver
+    from muster.probes.cards.driver_settings import DriverSettings
     from muster.probes.checks import precheck
     from muster.probes.node import node_checks
 

@@ -9,7 +9,17 @@ import click
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon
 from muster.agent.cli.parameters import DURATION, Parsed, pair
-from muster.agent.cli.printing import as_dict, columns, emit, emit_json, emit_json_list, format_option, note, wide
+from muster.agent.cli.printing import (
+    as_dict,
+    columns,
+    emit,
+    emit_json,
+    emit_json_list,
+    format_option,
+    note,
+    note_failure,
+    wide,
+)
 from muster.agent.text import clean, command_line, shorten, span, table, table_parts
 
 if TYPE_CHECKING:
@@ -334,7 +344,7 @@ def _each(jobs: tuple[str, ...], one: Callable[[str], None], at_once: int = 1) -
         except NoDaemon:
             raise
         except CommandFailed as failure:
-            failure.show()
+            note_failure(failure)
             return failure.exit_code
         return 0
 

@@ -45,13 +45,9 @@ def wanted() -> bool:
         if not os.isatty(2) or os.environ.get("TERM", "") in ("dumb", ""):
             return False
         mode = os.fstat(1).st_mode
-        return _is_terminal_of_stderr(1) or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(1))
+        return printing.is_terminal_of_stderr(1) or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(1))
     except OSError:
         return False
-
-
-def _is_terminal_of_stderr(fd: int) -> bool:
-    return os.isatty(fd) and os.fstat(fd).st_rdev == os.fstat(2).st_rdev
 
 
 class StatusLine:
@@ -62,7 +58,7 @@ class StatusLine:
         self._tail = OutputTail()
         self._parts: Sequence[Part] = ()
         self._drawn: LinePlace | None = None
-        self._shares_stdout = _is_terminal_of_stderr(1)
+        self._shares_stdout = printing.is_terminal_of_stderr(1)
         self._colours = not os.environ.get("NO_COLOR")
         self._writing = self._asked_to_stop = False
         self._before: object = None

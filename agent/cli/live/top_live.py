@@ -17,8 +17,8 @@ from muster.agent.cli.live.top_choice import TopChoice, keys
 from muster.agent.cli.terminal import LiveScreen, Terminal
 from muster.v1 import telemetry_pb2
 
-#: Columns where the terminal does not tell, and that are laid out for at least; seconds that the past may take.
-_WIDTH, _NARROWEST, _PAST_S = 80, 56, 5.0
+#: Columns where the terminal does not tell; seconds that the past may take.
+_WIDTH, _PAST_S = 80, 5.0
 
 
 class TopLive:
@@ -61,9 +61,7 @@ class TopLive:
     def _draw(self) -> None:
         if self._now is not None:
             columns, rows = shutil.get_terminal_size((_WIDTH, 24))
-            self._screen.draw(
-                top_screen.screen(self._now, self._recent, self._choice, max(columns, _NARROWEST), max(rows - 1, 5))
-            )
+            self._screen.draw(top_screen.screen(self._now, self._recent, self._choice, columns, max(rows - 1, 5)))
 
     def _wait(self, seconds: float) -> None:
         """Until the next look; each key has its effect at once."""

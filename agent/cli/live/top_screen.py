@@ -17,15 +17,20 @@ from muster.agent.cli.live.recent import (
     Recent,
     memory_share,
 )
-from muster.agent.cli.live.top_choice import HELP, TopChoice
+from muster.agent.cli.live.top_choice import HELP, HELP_SHORT, TopChoice
 from muster.agent.report import thinning
 from muster.agent.text import clean, local, shorten, size, span
 from muster.v1 import node_pb2, telemetry_pb2
 
 #: Columns of a line of a card but for its curve, and those of the names below a plot.
 _BESIDE, _LABEL = 44, 11
+#: In fewer columns a card has a curve and its job alone, a rank its use of CPU and memory. Fewest that there is a
+#: layout for.
+_NARROW, _NARROWEST = 56, 20
+#: Columns of a line of a card there, but for its curve.
+_BESIDE_NARROW = 18
 #: Rows of a large plot.
-_LEAST, _TALLEST = 4, 14
+_LEAST, _TALLEST = 3, 14
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 #: Steps of the distance by which cards are sorted: a card that wavers stays where it is. In percent.
 _STEADY = 5.0
@@ -35,15 +40,18 @@ def screen(now: telemetry_pb2.GetTelemetryResponse, recent: Recent, choice: TopC
     """At most `height` lines of at most `width` columns; the last one names the keys."""
     card = next((one for one in now.cards if one.index == choice.card), None)
     found = _rank_of(now, choice)
-    view = _View(now, recent, choice, width, height)
+    view = _View(now, recent, choice, max(width, _NARROWEST), height)
     if card is not None:
         lines = view.card(card)
     elif found is not None:
         lines = view.rank(*found)
     else:
         lines = view.all()
+    if len(lines) > height - 1:
+        lines = list(filter(None, lines))
     lines = [shorten(line, width) for line in lines[: height - 1]]
-    return "\n".join([*lines, *[""] * (height - 1 - len(lines)), shorten(HELP, width)]) + "\n"
+    keys = HELP if width >= len(HELP) else HELP_SHORT
+    return "\n".join([*lines, *[""] * (height - 1 - len(lines)), shorten(keys, width)]) + "\n"
 
 
 def _rank_of(
@@ -64,6 +72,8 @@ class _View:
     ) -> None:
         self._now, self._recent, self._choice = now, recent, choice
         self._width, self._height = width, height
+        self._narrow = width < _NARROW
+        self._rank_head = top_table.RANK_HEAD_NARROW if self._narrow else top_table.RANK_HEAD
         self._head = top_table.head(now)
 
     def _columns(self, key: Key, count: int) -> list[Column | None]:
@@ -84,12 +94,13 @@ class _View:
         for job in self._now.jobs:
             if choice.job in ("", job.job_id):
                 lines += ["", top_table.job_line(job)]
-                lines += [top_table.RANK_HEAD, *self._ranks(job)] if job.ranks else []
+                lines += [self._rank_head, *self._ranks(job)] if job.ranks else []
         return lines
 
     def _cards(self, cards: Sequence[node_pb2.Card]) -> list[str]:
-        tensor = any(card.reading.activity.HasField("tensor") for card in cards)
-        count = max(12, self._width - _BESIDE - (len(top_table.TENSOR) if tensor else 0))
+        tensor = not self._narrow and any(card.reading.activity.HasField("tensor") for card in cards)
+        beside = _BESIDE_NARROW if self._narrow else _BESIDE
+        count = max(4 if self._narrow else 12, self._width - beside - (len(top_table.TENSOR) if tensor else 0))
         curves = {card.index: self._columns((card.index, UTIL), count) for card in cards}
         odd, far = self._oddness(cards, curves)
         if not self._choice.by_number:
@@ -100,9 +111,10 @@ class _View:
                 ),
             )  # fmt: skip
         begin = f"-{_short(self._choice.span)}"
-        head = (
-            f"CARD UTIL{top_table.TENSOR if tensor else ''}  {begin}{'now':>{count - len(begin)}}   MEM POWER TEMP  JOB"
-        )
+        time = f"{begin}{'now':>{count - len(begin)}}"
+        head = f"CARD UTIL{top_table.TENSOR if tensor else ''}  {time}   MEM POWER TEMP  JOB"
+        if self._narrow:
+            head = f"CARD UTIL {begin:<{count}} JOB"
         return [head, *(self._card_line(one, curves[one.index], one.index in odd, tensor) for one in cards)]
 
     def _oddness(
@@ -128,6 +140,8 @@ class _View:
         words = [*([card.health] if card.health not in ("OK", "") else []), *(["ODD"] if odd else [])]
         words.append(clean(card.job_id) or "free")
         line = top_table.spark([None if one is None else one.mean for one in curve])
+        if self._narrow:
+            return f"{card.index:>4} {util} {line} {' '.join(words)}"
         power = power.partition("/")[0].rstrip("W") + "W"
         return f"{card.index:>4} {util}  {line}  {memory:>4} {power:>5} {temperature:>4}  {' '.join(words)}"
 
@@ -137,7 +151,10 @@ class _View:
             cpu = [[rank.cpu if rank.HasField("cpu") else None] for rank in ranks]
             far = dict(zip((rank.rank for rank in ranks), thinning.distances(cpu)[0], strict=True))
             ranks.sort(key=lambda rank: (not rank.slow, -round(far[rank.rank] / 2 / _STEADY), rank.rank))
-        return [top_table.rank_line(rank) for rank in ranks]
+        return [self._rank_line(rank) for rank in ranks]
+
+    def _rank_line(self, rank: telemetry_pb2.RankTelemetry) -> str:
+        return top_table.rank_line(rank, narrow=self._narrow)
 
     def card(self, card: node_pb2.Card) -> list[str]:
         """One card."""
@@ -161,7 +178,7 @@ class _View:
         begun = f", since {local(since, now)}" if since > now - self._choice.span else ""
         return [
             f"{self._head}  {_short(self._choice.span)}", "", f"RANK {rank.rank} of job {clean(job.job_id)}",
-            top_table.RANK_HEAD, top_table.rank_line(rank), "",
+            self._rank_head, self._rank_line(rank), "",
             f"CPU in % of one CPU, with all descendants{begun}", *self._plot((key, CPU), 100.0), "",
             self._curve("Memory", (key, RESIDENT), 0.0, "B"), self._curve("Read/s", (key, READ), 0.0, "B"),
             self._curve("Written/s", (key, WRITE), 0.0, "B"),
@@ -181,12 +198,13 @@ class _View:
 
     def _curve(self, name: str, key: Key, most: float, unit: str) -> str:
         """A small one, with its last value."""
-        columns = self._columns(key, self._width - _LABEL - 11)
+        # On a narrow terminal there is the last value alone.
+        columns = self._columns(key, max(1, self._width - _LABEL - 11))
         told = [one.mean for one in columns if one is not None]
         most = max([most, *told, 1e-9])
         last = "-" if not told else size(round(told[-1])) if unit == "B" else f"{told[-1]:.0f}{unit}"
         drawn = top_table.spark([None if one is None else 100 * one.mean / most for one in columns])
-        return f"{name:<{_LABEL}}{drawn} {last:>9}"
+        return f"{name:<{_LABEL}}{last:>9}" if self._narrow else f"{name:<{_LABEL}}{drawn} {last:>9}"
 
 
 def _cell(one: Column | None, row: int, rows: int, top: float) -> str:

@@ -11,6 +11,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 #: Looks whose utilization is drawn, beside each card.
 CURVE = 16
 TENSOR = " TENSOR"
+RANK_HEAD_NARROW = f"{'RANK':>4} {'CPU':>6} {'MEMORY':>8}"
 RANK_HEAD = f"{'RANK':>5} {'DEV':>4} {'PID':>8} {'CPU':>7} {'MEMORY':>9} {'READ/S':>10} {'WRITE/S':>10} S PROCS"
 
 
@@ -74,10 +75,12 @@ def job_line(job: telemetry_pb2.JobTelemetry) -> str:
     return text + ("  UNDERUSED" if job.underused else "")
 
 
-def rank_line(rank: telemetry_pb2.RankTelemetry) -> str:
-    """Under RANK_HEAD."""
+def rank_line(rank: telemetry_pb2.RankTelemetry, *, narrow: bool = False) -> str:
+    """Under RANK_HEAD; `narrow`: under RANK_HEAD_NARROW."""
     cpu = f"{rank.cpu:.0f}%" if rank.HasField("cpu") else "-"
     memory = size(rank.memory_bytes) if rank.HasField("memory_bytes") else "-"
+    if narrow:
+        return f"{rank.rank:>4} {cpu:>6} {memory:>8}" + ("  SLOW" if rank.slow else "")
     read = size(round(rank.read_rate)) if rank.HasField("read_rate") else "-"
     written = size(round(rank.write_rate)) if rank.HasField("write_rate") else "-"
     place = f"{rank.rank:>5} {rank.device:>4} {rank.pid or '-':>8}"

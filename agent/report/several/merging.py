@@ -1,6 +1,9 @@
 """Reports of one job from several nodes become one: the same structure, so the same pages. Pure, but for `read`."""
 
 import math
+import os
+import select
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +19,8 @@ from muster.agent.why.report import Row
 #: Nobody has compared the clocks of the nodes: two failures are put in an order if they are further apart than two of
 #: these, in seconds.
 CLOCK_DOUBT_S = 0.5
+#: How long a pipe may be without a writer, in seconds.
+WRITER_S = 10.0
 _FAILED = ("FAILED", "LOST")
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -25,9 +30,9 @@ class NotMergeable(Exception):
 
 
 def read(path: Path) -> JobReport:
-    """A report as `-o json` writes it. Blocks. Raises NotMergeable."""
+    """A report as `-o json` writes it, from a file or a pipe. Blocks. Raises NotMergeable."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=JobReport)
+        found = msgspec.json.decode(_content(path), type=JobReport)
     except OSError as error:
         raise NotMergeable(f"{path}: cannot be read: {error.strerror}") from None
     except msgspec.DecodeError as error:
@@ -36,6 +41,28 @@ def read(path: Path) -> JobReport:
     if found.version != VERSION or not (found.axis.step > 0 and found.axis.count > 0):
         raise NotMergeable(f"{path}: is of version {found.version} of muster's reports, this muster reads {VERSION}")
     return found
+
+
+def _content(path: Path) -> bytes:
+    """Raises OSError and NotMergeable."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISREG(mode):
+            return file.read()
+        if not stat.S_ISFIFO(mode):
+            raise NotMergeable(f"{path}: is neither a file nor a pipe")
+        poll, data = select.poll(), bytearray()
+        poll.register(file.fileno(), select.POLLIN)
+        while (piece := file.read(1 << 20)) != b"" or not data:
+            if piece is None:  # a writer has it open: as long as that takes
+                poll.poll()
+            elif piece:
+                data += piece
+            elif not (seen := poll.poll(WRITER_S * 1000)):
+                raise NotMergeable(f"{path}: nobody writes into this pipe: start the program that does, or name a file")
+            elif not seen[0][1] & select.POLLIN:
+                break  # a writer was there, and has written nothing
+        return bytes(data)
 
 
 def merged(reports: Sequence[JobReport]) -> JobReport:

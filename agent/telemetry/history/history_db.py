@@ -1,4 +1,4 @@
-"""The history's database: the layout on disk, writing and reading. Everything blocks; one thread at a time.
+"""The history's database: the layout on disk, and writing. Everything blocks; one thread at a time.
 
 A series (the node, a card, a job) has two rings of rows: `fresh` holds each reading of the last hour, `thin` a mean, a
 least and a most for each minute of the days before. A row's place is its time modulo the length of its ring, so that a
@@ -10,25 +10,18 @@ import math
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
+from muster.agent.telemetry.history.history_queries import OF_FRESH, RANKS, HistoryQueries
 from muster.agent.telemetry.history.history_rows import (
-    FRESH_S,
     METRICS,
     THIN_S,
     Bounds,
-    Busy,
-    FoundSeries,
-    JobSeries,
     Row,
     SeriesFacts,
     SeriesKey,
-    Step,
-    Steps,
-    joined,
 )
 from muster.probes.kernel.dataclass import dataclass
 
@@ -60,10 +53,6 @@ CREATE TABLE thin (
 ) WITHOUT ROWID;
 PRAGMA user_version = {FORMAT};
 """
-#: The ranks of a job: its id, a slash, a number.
-_RANKS = "kind = 'rank' AND born = ?2 AND substr(name, 1, length(?1) + 1) = ?1 || '/'"
-_OF_FRESH = ", ".join(f"avg({m}), min({m}), max({m})" for m in METRICS)
-_OF_THIN = ", ".join(f"avg({m}), min({m}_least), max({m}_most)" for m in METRICS)
 
 
 class DamagedHistory(Exception):
@@ -71,13 +60,10 @@ class DamagedHistory(Exception):
 
 
 @dataclass(slots=True)
-class Database:
+class Database(HistoryQueries):
     """One open file. Every method but `close` raises sqlite3.Error where it cannot be worked with; `told` says which
     of these means damage."""
 
-    path: Path
-    bounds: Bounds
-    connection: sqlite3.Connection
     _ids: dict[SeriesKey, int] = field(default_factory=dict)
     #: Minutes whose rows are not in `thin` yet, with their series.
     _unthinned: dict[int, set[int]] = field(default_factory=dict)
@@ -123,18 +109,6 @@ class Database:
     def close(self) -> None:
         """Puts the write-ahead log into the file."""
         self.connection.close()
-
-    def busy(self) -> dict[SeriesKey, Busy]:
-        """Of all jobs."""
-        rows = self._all("SELECT kind, name, born, since, busy, seconds FROM series WHERE kind = 'job'")
-        return {SeriesKey(*row[:3]): Busy(*row[3:]) for row in rows}
-
-    def busy_of(self, key: SeriesKey) -> Busy | None:
-        """Of one job; None for an unknown job."""
-        rows = self._all(
-            "SELECT since, busy, seconds FROM series WHERE kind = ? AND name = ? AND born = ?", *astuple(key)
-        )
-        return next((Busy(*row) for row in rows), None)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -188,7 +162,7 @@ class Database:
             c.execute("BEGIN IMMEDIATE")
             for key in keys:
                 for (number,) in c.execute(
-                    f"SELECT id FROM series WHERE (kind = ?3 AND name = ?1 AND born = ?2) OR ({_RANKS})",
+                    f"SELECT id FROM series WHERE (kind = ?3 AND name = ?1 AND born = ?2) OR ({RANKS})",
                     (key.name, key.born, key.kind),
                 ).fetchall():
                     self.forget(number)
@@ -278,7 +252,7 @@ class Database:
         elif first > last:
             places = "(slot >= ?5 OR slot <= ?6)"
         self.connection.execute(
-            f"INSERT OR REPLACE INTO thin SELECT series, ?2, min(at), {_OF_FRESH} FROM fresh"
+            f"INSERT OR REPLACE INTO thin SELECT series, ?2, min(at), {OF_FRESH} FROM fresh"
             f" WHERE series = ?1 AND {places} AND at >= ?3 AND at < ?4 GROUP BY series",
             (series, minute % self.bounds.thin, begin, end, first, last),
         )
@@ -307,98 +281,6 @@ class Database:
             "INSERT OR REPLACE INTO job_cards VALUES (?, ?, ?)",
             [(number, self._id(card, until), index) for card, index in facts.cards],
         )
-
-    # --- reading ------------------------------------------------------------------------------------------------------
-
-    def node(self, start: float, end: float, step: float, now: float) -> list[FoundSeries]:
-        """The node and all cards that it had. Times in seconds since the epoch, `end` not included."""
-        return self._found(
-            "SELECT id, kind, name, born, card_kind, card FROM series WHERE kind = 'node'"
-            " UNION ALL SELECT id, kind, name, born, card_kind, card FROM series WHERE kind = 'card' AND last >= ?",
-            [start], start, end, step, now,
-        )  # fmt: skip
-
-    def card(self, name: str, index: int, start: float, end: float, step: float, now: float) -> list[FoundSeries]:
-        """The card of this uuid; where that is empty, the one that had this index last."""
-        return self._found(
-            "SELECT id, kind, name, born, card_kind, card FROM series WHERE kind = 'card'"
-            " AND ((?1 != '' AND name = ?1) OR (?1 = '' AND card = ?2)) ORDER BY last DESC LIMIT 1",
-            [name, index], start, end, step, now,
-        )  # fmt: skip
-
-    def job(
-        self, name: str, start: float, end: float, step: float, now: float, *, ranks: bool = False
-    ) -> list[FoundSeries]:
-        """The newest job of this id, and its cards as long as it had them; also its `ranks`, if they are asked for."""
-        jobs = self._all(
-            "SELECT id, born, last, live FROM series WHERE kind = 'job' AND name = ? ORDER BY born DESC", name
-        )
-        if not jobs:
-            return []
-        number, born, last, live = jobs[0]
-        found = self._found(
-            "SELECT id, kind, name, born, card_kind, card FROM series WHERE id = ?", [number], start, end, step, now
-        )
-        # Whole steps: of the first and the last one only what is the job's.
-        since, until = max(start, born), end if live else min(end, last + self.bounds.step_s)
-        if ranks:
-            found += self._found(
-                f"SELECT id, kind, name, born, card_kind, card FROM series WHERE {_RANKS} ORDER BY length(name), name",
-                [name, born], start, end, step, now,
-            )  # fmt: skip
-        return found + self._found(
-            "SELECT s.id, s.kind, s.name, s.born, s.card_kind, j.card FROM job_cards j"
-            " JOIN series s ON s.id = j.series WHERE j.job = ? ORDER BY j.card",
-            [number], start, until, step, now, since,
-        )  # fmt: skip
-
-    def jobs(self, since: float) -> list[JobSeries]:
-        """All jobs with a reading since then, oldest first."""
-        rows = self._all(
-            "SELECT id, name, born, last, live, since, busy, seconds FROM series WHERE kind = 'job' AND last >= ?"
-            " ORDER BY born",
-            since,
-        )
-        return [
-            JobSeries(
-                SeriesKey("job", name, born), last, bool(live), Busy(begun, total, seconds),
-                tuple(card for (card,) in self._all("SELECT card FROM job_cards WHERE job = ? ORDER BY card", number)),
-            )
-            for number, name, born, last, live, begun, total, seconds in rows
-        ]  # fmt: skip
-
-    def _found(
-        self, sql: str, values: list[Any], start: float, end: float, step: float, now: float, since: float = 0.0
-    ) -> list[FoundSeries]:
-        return [
-            FoundSeries(SeriesKey(kind, name, born), card_kind, card, self._steps(number, start, end, step, now, since))
-            for number, kind, name, born, card_kind, card in self._all(sql, *values)
-        ]
-
-    def _steps(self, series: int, start: float, end: float, step: float, now: float, since: float) -> Steps:
-        """At full rate where there is that, else by the minute."""
-        ((fresh_from,),) = self._all(
-            "SELECT min(at) FROM fresh WHERE series = ? AND at >= ? AND at <= ?", series, now - FRESH_S, now
-        )
-        thin_until = end if fresh_from is None else min(end, math.floor(fresh_from / THIN_S) * THIN_S)
-        since = max(start, since)
-        found: Steps = {}
-        for table, columns, low, high, weight in (
-            ("thin", _OF_THIN, since, thin_until, THIN_S),
-            ("fresh", _OF_FRESH, max(since, now - FRESH_S), end, self.bounds.step_s),
-        ):
-            sql = (
-                f"SELECT CAST((at - ?1) / ?2 AS INTEGER) AS step, count(*), {columns} FROM {table}"
-                " WHERE series = ?3 AND at >= ?4 AND at < ?5 GROUP BY step"
-            )
-            for number, count, *values in self._all(sql, start, step, series, low, high):
-                triples = [tuple(values[i : i + 3]) for i in range(0, len(values), 3)]
-                this = Step(count * weight, tuple(None if None in triple else triple for triple in triples))
-                found[number] = joined(found.get(number), this)
-        return found
-
-    def _all(self, sql: str, *values: Any) -> list[Any]:
-        return self.connection.execute(sql, values).fetchall()
 
 
 def _view(connection: sqlite3.Connection) -> None:

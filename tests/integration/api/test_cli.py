@@ -436,7 +436,11 @@ def test_where_there_is_no_daemon_nobody_waits_for_output(short_tmp, command):
 @pytest.fixture
 def failed(daemon: Daemon) -> Daemon:
     """With the job x, of whose three ranks the second has failed."""
-    script = "echo out $RANK; printf 'esc\\033[31m\\n'; [ $RANK = 1 ] && sleep 0.2 && exit 7; sleep 100"
+    said = daemon.folder / "said"
+    script = (
+        f"echo out $RANK; printf 'esc\\033[31m\\n'; : > {said}$RANK; [ $RANK = 1 ] || exec sleep 100; "
+        f"until [ -e {said}0 ] && [ -e {said}2 ]; do sleep 0.01; done; exit 7"
+    )
     daemon.cli("run", "--job-id", "x", "--ranks", "3", "--label", "k=v", "--", "sh", "-c", script)
     return daemon
 

@@ -22,16 +22,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from muster.v1 import job_pb2, probe_pb2
 from tests.conftest import BIN, Daemon, eventually, running
 from tests.fakes import FakeCards
+from tests.ports import free_port
 
 DOCS = Path(__file__).parents[3] / "docs"
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 MakeDaemon = Callable[..., Daemon]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 class UnixConnection(http.client.HTTPConnection):

@@ -5,9 +5,7 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,12 +23,6 @@ LEAVES = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
 ENDS_WELL = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as name:
-        yield Path(name)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "who",
@@ -43,9 +35,9 @@ def folder() -> Iterator[Path]:
     ],
     ids=" ".join,
 )
-def test_the_job_is_stopped_with_its_grace(folder: Path, who: tuple[str, ...]) -> None:
+def test_the_job_is_stopped_with_its_grace(short_tmp: Path, who: tuple[str, ...]) -> None:
     """And the verdict is reported, for any receivers of the signal, in any order."""
-    with running(folder, SAVES) as run:
+    with running(short_tmp, SAVES) as run:
         run.send(*who)
         code, out, err = run.end()
         assert code == 3
@@ -59,8 +51,8 @@ def test_the_job_is_stopped_with_its_grace(folder: Path, who: tuple[str, ...]) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("script", "expected"), [(LEAVES, 143), (ENDS_WELL, 0)], ids=["143", "0"])
-def test_ranks_that_end_before_the_stop_comes_were_stopped(folder: Path, script: str, expected: int) -> None:
-    with running(folder, script) as run:
+def test_ranks_that_end_before_the_stop_comes_were_stopped(short_tmp: Path, script: str, expected: int) -> None:
+    with running(short_tmp, script) as run:
         run.send("ranks", "nursery", "daemon", "client")
         code, _, err = run.end()
         assert code == expected
@@ -68,8 +60,8 @@ def test_ranks_that_end_before_the_stop_comes_were_stopped(folder: Path, script:
 
 
 @pytest.mark.slow
-def test_a_signal_to_the_ranks_alone_is_a_failure(folder: Path) -> None:
-    with running(folder, LEAVES) as run:
+def test_a_signal_to_the_ranks_alone_is_a_failure(short_tmp: Path) -> None:
+    with running(short_tmp, LEAVES) as run:
         run.send("ranks")
         code, _, err = run.end()
         assert code == 143
@@ -77,9 +69,9 @@ def test_a_signal_to_the_ranks_alone_is_a_failure(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_comes_twice_counts_once(folder: Path) -> None:
+def test_what_comes_twice_counts_once(short_tmp: Path) -> None:
     """SIGTERM, SIGCONT, SIGTERM, as Slurm sends them at a time limit: the grace stays."""
-    with running(folder, SAVES, "--grace", "60s") as run:
+    with running(short_tmp, SAVES, "--grace", "60s") as run:
         everybody = ("client", "daemon", "nursery", "ranks")
         for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGTERM):
             run.send(*everybody, number=number)
@@ -90,8 +82,8 @@ def test_what_comes_twice_counts_once(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_that_is_closed_stops_the_job(folder: Path) -> None:
-    with running(folder, SAVES) as run:
+def test_a_terminal_that_is_closed_stops_the_job(short_tmp: Path) -> None:
+    with running(short_tmp, SAVES) as run:
         run.send("client", "daemon", number=signal.SIGHUP)
         code, _, err = run.end()
         assert code == 3
@@ -100,8 +92,8 @@ def test_a_terminal_that_is_closed_stops_the_job(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_is_killed_in_the_middle_of_it(folder: Path) -> None:
-    with running(folder, SAVES) as run:
+def test_the_command_is_killed_in_the_middle_of_it(short_tmp: Path) -> None:
+    with running(short_tmp, SAVES) as run:
         ranks = run.pids("ranks")
         run.send("daemon", "ranks")
         run.send("client", number=signal.SIGKILL)
@@ -126,10 +118,10 @@ def test_the_command_is_killed_in_the_middle_of_it(folder: Path) -> None:
     ids=" ".join,
 )
 def test_the_job_ends_with_its_command_also_if_daemon_or_nursery_are_killed_too(
-    folder: Path, who: tuple[str, ...]
+    short_tmp: Path, who: tuple[str, ...]
 ) -> None:
     """By SIGKILL: the last signal of a scheduler without a cgroup, or the kernel's for want of memory."""
-    with running(folder, SAVES) as run:
+    with running(short_tmp, SAVES) as run:
         ranks, spared = run.pids("ranks"), run.pids("supervisor")
         doomed = [pid for name in who for pid in run.pids(name.split()[0])]
         for pid in [pid for pid in doomed if "no supervisor" not in who[-1] or pid not in spared]:
@@ -143,8 +135,8 @@ def test_the_job_ends_with_its_command_also_if_daemon_or_nursery_are_killed_too(
 
 
 @pytest.mark.slow
-def test_all_but_the_command_are_killed_and_the_job_goes_on(folder: Path) -> None:
-    with running(folder, SAVES) as run:
+def test_all_but_the_command_are_killed_and_the_job_goes_on(short_tmp: Path) -> None:
+    with running(short_tmp, SAVES) as run:
         ranks = run.pids("ranks")
         run.send("daemon", "nursery", number=signal.SIGKILL)
         eventually(lambda: run.daemons() and run.find("supervisor"), 60, "another daemon, and what it starts")
@@ -156,40 +148,40 @@ def test_all_but_the_command_are_killed_and_the_job_goes_on(folder: Path) -> Non
 
 
 @pytest.mark.slow
-def test_an_epilog_is_not_shortened_because_two_saw_the_end_of_the_command(folder: Path) -> None:
-    epilog = folder / "epilog.sh"
-    epilog.write_text(f"sleep 7; touch {folder}/through\n")
-    with running(folder, "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done", "--epilog", str(epilog)) as run:
+def test_an_epilog_is_not_shortened_because_two_saw_the_end_of_the_command(short_tmp: Path) -> None:
+    epilog = short_tmp / "epilog.sh"
+    epilog.write_text(f"sleep 7; touch {short_tmp}/through\n")
+    with running(short_tmp, ENDS_WELL, "--epilog", str(epilog)) as run:
         run.send("client", number=signal.SIGKILL)
         eventually(run.gone, 60)
-        assert (folder / "through").exists()
+        assert (short_tmp / "through").exists()
 
 
 @pytest.mark.slow
-def test_its_own_daemon_is_killed_and_another_one_takes_the_job_over(folder: Path) -> None:
+def test_its_own_daemon_is_killed_and_another_one_takes_the_job_over(short_tmp: Path) -> None:
     # The first that exits ends the other: neither does before both have written.
     script = "echo up; until [ -e DIR/go ]; do sleep 0.05; done; echo on; : >DIR/on$RANK; "
     script += "until [ -e DIR/on0 ] && [ -e DIR/on1 ]; do sleep 0.05; done; exit 5"
-    with running(folder, script.replace("DIR", str(folder))) as run:
+    with running(short_tmp, script.replace("DIR", str(short_tmp))) as run:
         daemon = run.pids("daemon")
         run.send("daemon", number=signal.SIGKILL)
         eventually(lambda: set(run.daemons()) - set(daemon), 60)
-        (folder / "go").touch()
+        (short_tmp / "go").touch()
         code, out, err = run.end()
         assert code == 5, err
         assert sorted(out) == [f"[rank {rank}] {word}" for rank in (0, 1) for word in ("on", "up")]
         assert any("starting another" in line for line in err)
 
 
-def test_a_signal_before_there_is_a_job(folder: Path) -> None:
+def test_a_signal_before_there_is_a_job(short_tmp: Path) -> None:
     """Whether it comes before the job is started or right behind that: 143, one line that says so, nothing left."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
     words = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "--job-id", "x", "--", "sleep", "1000"]
     with subprocess.Popen(
-        words, env=env | {"TMPDIR": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        words, env=env | {"TMPDIR": str(short_tmp)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            eventually(lambda: list(folder.iterdir()), 60)
+            eventually(lambda: list(short_tmp.iterdir()), 60)
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=100)
         finally:
@@ -199,9 +191,9 @@ def test_a_signal_before_there_is_a_job(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_later_sigterm_ends_the_grace(folder: Path) -> None:
+def test_a_later_sigterm_ends_the_grace(short_tmp: Path) -> None:
     script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
-    with running(folder, script, "--grace", "100s") as run:
+    with running(short_tmp, script, "--grace", "100s") as run:
         began = time.monotonic()
         run.send("client")
         assert run.process.stderr is not None
@@ -215,12 +207,12 @@ def test_a_later_sigterm_ends_the_grace(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", ["", "supervisor"])
-def test_no_process_remains_after_the_end_of_the_command(folder: Path, killed: str) -> None:
+def test_no_process_remains_after_the_end_of_the_command(short_tmp: Path, killed: str) -> None:
     """Not even its nursery, which has no job and no daemon then."""
-    with running(folder, "echo up; while [ ! -e go ]; do sleep 0.05; done", "--workdir", str(folder)) as run:
+    with running(short_tmp, "echo up; while [ ! -e go ]; do sleep 0.05; done", "--workdir", str(short_tmp)) as run:
         if killed:
             run.send(killed, number=signal.SIGKILL)
-        (folder / "go").touch()
+        (short_tmp / "go").touch()
         code, _, err = run.end()
         assert run.gone()
         assert code == 0, err

@@ -29,12 +29,6 @@ def job_log(job: Any) -> str:
     return Path(job.log_path).read_text()
 
 
-def nothing_left(daemon: Daemon) -> bool:
-    """The supervisor puts its last file away right behind the job's last record."""
-    kept = {"spec.json", "journal", "lock", "workspace", "packages", "explained.json"}
-    return bool(eventually(lambda: {p.name for p in daemon.root.job("x").folder.iterdir()} <= kept))
-
-
 PRINT = ("sh", "-c", 'echo "$NEW|$SPEC|${GONE-unset}|$RANK"')
 
 
@@ -61,7 +55,7 @@ def test_a_pre_start_sets_the_environment_of_the_ranks(daemon: Daemon, tmp_path:
     assert [daemon.output(job, rank).decode() for rank in (0, 1)] == [f"a b|changed|unset|{rank}\n" for rank in (0, 1)]
     assert "hello from pre-start\n" in job_log(job)
     assert "hello from pre-start" in daemon.cli("logs", "x", "--job").stdout
-    assert nothing_left(daemon)
+    daemon.until_put_away("x")
 
 
 def test_a_pre_start_that_fails_starts_no_rank(daemon: Daemon, tmp_path: Path) -> None:
@@ -73,7 +67,8 @@ def test_a_pre_start_that_fails_starts_no_rank(daemon: Daemon, tmp_path: Path) -
     assert f"pre_start {tmp_path}/p.sh exited with code 23; no rank was started" in job.verdict.summary
     assert "no disk today" in job.verdict.last_lines
     assert job.verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
-    assert not (tmp_path / "ran").exists() and nothing_left(daemon)
+    assert not (tmp_path / "ran").exists()
+    daemon.until_put_away("x")
 
 
 @pytest.mark.parametrize("field", ["pre_start", "requirements", "epilog"])
@@ -102,7 +97,8 @@ def test_a_pre_start_that_never_ends_is_ended(daemon: Daemon, tmp_path: Path) ->
     daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     job = daemon.wait("x")
     assert "did not end within 0.5 s" in job.verdict.summary
-    assert not alive(int((tmp_path / "pid").read_text())) and nothing_left(daemon)
+    assert not alive(int((tmp_path / "pid").read_text()))
+    daemon.until_put_away("x")
 
 
 @pytest.mark.slow
@@ -228,7 +224,8 @@ def test_an_epilog_runs_after_every_kind_of_end(
 ) -> None:
     start(daemon, command, ranks=2, epilog=epilog(tmp_path))
     daemon.wait("x")
-    assert (tmp_path / "told").read_text() == f"{told}\n" and nothing_left(daemon)
+    assert (tmp_path / "told").read_text() == f"{told}\n"
+    daemon.until_put_away("x")
 
 
 def test_an_epilog_runs_after_a_stop_and_after_a_failed_pre_start(daemon: Daemon, tmp_path: Path) -> None:

@@ -5,9 +5,7 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -43,24 +41,16 @@ class Place:
 
 
 @pytest.fixture
-def short_tmp() -> Iterator[Path]:
-    """A socket's address takes 107 bytes, and more of a folder's name would be too much."""
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
 def place(short_tmp: Path) -> Place:
     return Place(short_tmp)
 
 
 def test_a_run_that_failed_is_explained_when_its_daemon_is_gone(place: Place) -> None:
-    # Rank 1 fails once rank 0 has written its line, which muster might end before.
-    said = place.tmp.parent / "said"
-    script = f"""
-    echo "out of rank $RANK"; [ $RANK = 0 ] && {{ touch {said}; exit 0; }}
-    until [ -e {said} ]; do sleep 0.01; done; echo "ModuleNotFoundError: No module named 'x'"; exit 3
-    """
+    said = place.runs.parent / "said"  # rank 1 fails behind rank 0's output, which the stop would cut off
+    script = (
+        f'echo "out of rank $RANK"; [ $RANK = 0 ] && exec touch {said}; until [ -e {said} ]; do sleep 0.01; done; '
+        "echo \"ModuleNotFoundError: No module named 'x'\"; exit 3"
+    )
     done = place.run("x", script, "--ranks", "2", SECRET="hunter2")
     assert done.returncode == 3
     assert done.stderr.splitlines()[-1] == "muster: see what happened: muster why x; muster logs x"
@@ -75,7 +65,8 @@ def test_a_run_that_failed_is_explained_when_its_daemon_is_gone(place: Place) ->
     assert f"log: {kept}/log/x-proc-rank-1-device-1.txt" in why.stdout, "a path that is there when one looks"
     shown = json.loads(place.muster("status", "x", "-o", "json").stdout)
     assert (shown["state"], shown["verdict"]["exitCode"]) == ("JOB_STATE_FAILED", 3)
-    assert place.muster("logs", "x", "-r", "0", "--no-events").stdout == "out of rank 0\n"
+    logs = place.muster("logs", "x", "-r", "0", "--no-events")
+    assert logs.stdout == "out of rank 0\n", logs
     assert "[rank 1] out of rank 1\n" in place.muster("logs", "x").stdout
     assert "x job.ended: rank 1" in place.muster("events", "x").stdout
     assert not list(place.tmp.iterdir()), "nor where it was shown"

@@ -306,7 +306,11 @@ def test_the_rank_that_ended_without_a_word_is_the_cause_and_not_who_lost_it(
 
 def test_the_rank_that_left_early_is_the_cause_and_not_who_lost_it(shared: Daemon, tmp_path: Path) -> None:
     (tmp_path / "said").write_text(PEER_GONE)
-    script = f'if [ "$RANK" = 1 ]; then exit 0; fi; trap "" TERM; sleep 0.3; cat {tmp_path / "said"} >&2; exit 1'
+    left = tmp_path / "left"  # its pid, which is nobody's once its end was taken note of
+    script = f'if [ "$RANK" = 1 ]; then echo $$ > {left}; exit 0; fi; trap "" TERM; '
+    script += f"until [ -s {left} ]; do sleep 0.01; done; "
+    script += f"while kill -0 $(cat {left}) 2> /dev/null; do sleep 0.01; done; "
+    script += f"sleep 0.3; cat {tmp_path / 'said'} >&2; exit 1"
     shared.run("sh", "-c", script, job_id="early", ranks=3)
     job = shared.explained("early")
     assert (action(job), job.verdict.first_failed_rank) == (FAIL, 1), job.verdict

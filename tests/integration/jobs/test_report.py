@@ -6,8 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,7 +157,7 @@ def test_a_report_of_the_node_tells_what_runs_and_all_that_is_damaged(daemon: Da
         assert part in missing, part
 
 
-def test_the_files_of_several_nodes_become_one_report(node: Node) -> None:
+def test_the_files_of_several_nodes_become_one_report(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     one = node.found(JOB)
     one["nodeCount"] = 3
     other = json.loads(json.dumps(one).replace("node-17", "node-18"))
@@ -201,6 +200,17 @@ def test_the_files_of_several_nodes_become_one_report(node: Node) -> None:
     for name, why in (("c.json", "is no report"), ("none.json", "cannot be read")):
         with pytest.raises(merging.NotMergeable, match=f"{name}: {why}"):
             merging.read(node.folder / name)
+    # A pipe is read until its writer closes it; one without a writer, and a device, are refused.
+    read, write = os.pipe()
+    with subprocess.Popen(["cat", "a.json"], cwd=node.folder, stdout=write):
+        os.close(write)
+        assert merging.read(Path(f"/dev/fd/{read}")) == both[0]
+    os.close(read)
+    os.mkfifo(node.folder / "pipe")
+    monkeypatch.setattr(merging, "WRITER_S", 0.01)
+    for path, why in ((node.folder / "pipe", "nobody writes into this pipe"), (Path("/dev/zero"), "is neither a file")):
+        with pytest.raises(merging.NotMergeable, match=why):
+            merging.read(path)
 
 
 def test_a_job_is_named_by_its_folder_too(node: Node) -> None:
@@ -397,12 +407,6 @@ def test_an_error_says_who_may_read(node: Node) -> None:
 
 
 # --- by itself --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def short_tmp() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 def ran(folder: Path, script: str, *options: str, **env: str) -> "subprocess.CompletedProcess[str]":

@@ -41,11 +41,9 @@ def test_a_line_stands_below_a_progress_bar_and_is_gone_in_the_end(shared: Daemo
         assert terminal.end() == 0
         # What muster says of the start may come behind the first output.
         lines = [line for line in terminal.lines if not line.startswith("muster: ")]
-        assert lines[-3:] == [
-            "begin",
-            "100% # step 100",
-            "redmuster: job bar SUCCEEDED: rank 0 exited with code 0",
-        ]
+        assert lines[0] == "begin" and lines[-2:] == ["100% # step 100", "red"]
+        # Not behind a line that has not ended.
+        assert terminal.lines[-2:] == ["red", "muster: job bar SUCCEEDED: rank 0 exited with code 0"]
         assert not any("RUNNING" in line for line in terminal.lines)
 
 

@@ -36,11 +36,6 @@ def output(daemon: Daemon, service: int = 0) -> str:
     return Path(daemon.get("x").services[service].log_path).read_text()
 
 
-def nothing_left(daemon: Daemon) -> bool:
-    kept = {"spec.json", "journal", "lock", "workspace", "packages", "explained.json"}
-    return bool(eventually(lambda: {p.name for p in daemon.root.job("x").folder.iterdir()} <= kept))
-
-
 def test_a_service_runs_from_before_the_ranks_until_they_have_ended(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "end").touch()
     (tmp_path / "go").touch()
@@ -60,7 +55,7 @@ def test_a_service_runs_from_before_the_ranks_until_they_have_ended(daemon: Daem
     assert "has services 0 to 1" in daemon.cli("logs", "x", "--service", "2").stderr
     assert re.search(r"1 +sleep +\d+ +stopped", daemon.cli("status", "x").stdout)
     assert "service 0 (echo): begins" in daemon.cli("logs", "x", "--job").stdout
-    assert nothing_left(daemon)
+    daemon.until_put_away("x")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +78,7 @@ def test_a_service_that_does_not_stay_fails_the_job_before_a_rank_runs(
     assert not alive(job.services[1].pid)
     said = daemon.cli("why", "x").stdout
     assert "ended before the ranks began" in said and "muster logs x --service 0" in said
-    assert nothing_left(daemon)
+    daemon.until_put_away("x")
 
 
 @pytest.mark.slow
@@ -118,7 +113,7 @@ def test_a_stop_reaches_the_service_after_the_ranks_and_sigkill_all_of_it(daemon
     assert story(tmp_path) == ["saved", "told"]
     assert job.services[0].signal == signal.SIGKILL
     assert not alive(int((tmp_path / "deaf").read_text()))
-    assert nothing_left(daemon)
+    daemon.until_put_away("x")
 
 
 def kinds(daemon: Daemon) -> list[str]:
@@ -153,7 +148,7 @@ def test_daemon_and_supervisor_are_killed(daemon: Daemon, tmp_path: Path, moment
     assert list(dict.fromkeys(story(tmp_path))) == ["up ", "begins", "ends", "told"]
     assert story(tmp_path)[:3] == ["up ", "begins", "ends"]
     assert output(daemon).splitlines()[0] == "up " and "told" in output(daemon)
-    assert nothing_left(daemon)
+    daemon.until_put_away("x")
 
 
 @pytest.mark.slow
@@ -164,4 +159,4 @@ def test_a_stop_while_the_services_start_leaves_nothing(daemon: Daemon, tmp_path
     job = daemon.stop("x", grace_s=30).job
     assert (job.state, job.verdict.exit_code) == (STOPPED, 143), job.verdict
     assert story(tmp_path) == ["up ", "told"]
-    assert nothing_left(daemon)
+    daemon.until_put_away("x")

@@ -1,7 +1,6 @@
 """`muster why` through a real daemon: each kind of end, with real processes and with cards that a test makes sick."""
 
 import importlib.util
-import json
 import os
 import signal
 import sys
@@ -35,14 +34,6 @@ time.sleep(600)
 """
 
 
-def report(daemon: Daemon, job_id: str) -> dict[str, Any]:
-    """What the command prints as JSON."""
-    done = daemon.cli("why", job_id, "-o", "json")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 def page(daemon: Daemon, job_id: str) -> str:
     done = daemon.cli("why", job_id)
     assert done.returncode == 0, done.stderr
@@ -51,7 +42,7 @@ def page(daemon: Daemon, job_id: str) -> str:
 
 def cause(daemon: Daemon, job_id: str) -> tuple[str, str, str]:
     """Kind, signature and confidence."""
-    found = report(daemon, job_id)["cause"]
+    found = daemon.why(job_id)["cause"]
     return found["kind"], found["signature"], found["confidence"]
 
 
@@ -63,7 +54,7 @@ def ended(daemon: Daemon, *command: str, job_id: str = "x", **fields: Any) -> An
 def test_what_the_first_failed_rank_wrote(shared: Daemon) -> None:
     ended(shared, sys.executable, "-c", OUT_OF_MEMORY, job_id="oom", ranks=2)
     assert cause(shared, "oom") == ("memory", "cuda-out-of-memory", "high")
-    found = report(shared, "oom")
+    found = shared.why("oom")
     assert found["cause"]["rank"] == 1 and found["cause"]["line"].startswith("RuntimeError: CUDA out of memory")
     assert found["cause"]["seconds"] <= 0  # as the time index of its log tells
     assert found["verdict"]["victims"] == [0] and found["firstFailure"]["rank"] == 1
@@ -83,7 +74,7 @@ def test_the_root_is_in_the_output_of_a_victim(shared: Daemon, tmp_path: Path) -
         'echo "[rank0]:[E1] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)"; kill -ABRT $$'
     )
     ended(shared, "sh", "-c", script, job_id="peer", ranks=2, workdir=str(tmp_path))
-    found = report(shared, "peer")
+    found = shared.why("peer")
     assert found["firstFailure"]["rank"] == 1
     assert (found["cause"]["signature"], found["cause"]["rank"]) == ("cuda-out-of-memory", 1)
 
@@ -115,7 +106,7 @@ def test_a_command_that_is_not_there(shared: Daemon) -> None:
 
 def test_a_success_and_an_unknown_job(shared: Daemon) -> None:
     ended(shared, "true", job_id="fine")
-    found = report(shared, "fine")
+    found = shared.why("fine")
     assert found["cause"] is None and found["firstFailure"] is None and found["verdict"]["exitCode"] == 0
     # Nothing but that, and perhaps a reading of telemetry.
     lines = page(shared, "fine").splitlines()
@@ -127,7 +118,7 @@ def test_a_stop_and_a_job_that_runs(shared: Daemon) -> None:
     shared.run("sleep", "600", job_id="stopped")
     shared.until_running("stopped")
     assert page(shared, "stopped").splitlines()[1] == "  it has not ended; no problem is known"
-    assert report(shared, "stopped")["endedAt"] is None
+    assert shared.why("stopped")["endedAt"] is None
     shared.stop("stopped", reason="enough of it")
     assert cause(shared, "stopped") == ("stop", "", "certain")
     assert "enough of it" in page(shared, "stopped")
@@ -137,7 +128,7 @@ def test_what_a_running_job_wrote_lately(shared: Daemon) -> None:
     shared.run("sh", "-c", "echo 'OSError: [Errno 122] Disk quota exceeded'; exec sleep 600", job_id="lately")
     shared.until_running("lately")
     eventually(lambda: shared.output(shared.get("lately")))
-    found = eventually(lambda: report(shared, "lately")["cause"])
+    found = eventually(lambda: shared.why("lately")["cause"])
     assert (found["signature"], found["confidence"]) == ("disk-quota", "low")
     shared.stop("lately", grace_s=0)
 
@@ -147,7 +138,7 @@ def test_its_time_was_over(shared: Daemon) -> None:
     spec.max_runtime.FromMilliseconds(100)
     shared.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     shared.wait("late")
-    assert "max_runtime 0.1 s" in report(shared, "late")["cause"]["text"]
+    assert "max_runtime 0.1 s" in shared.why("late")["cause"]["text"]
 
 
 def test_attempts_that_ended_in_the_same_way(shared: Daemon) -> None:
@@ -157,7 +148,7 @@ def test_attempts_that_ended_in_the_same_way(shared: Daemon) -> None:
     spec.restart_backoff.FromMilliseconds(10)
     shared.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     shared.wait("again")
-    found = report(shared, "again")
+    found = shared.why("again")
     assert found["cause"]["line"] == "FileNotFoundError: '/x/2'"
     assert [past["cause"]["line"] for past in found["pastAttempts"]] == [f"FileNotFoundError: '/x/{n}'" for n in (0, 1)]
     assert "attempts 0-1 ended in the same way" in found["repeated"]
@@ -171,7 +162,7 @@ def test_a_script_before_the_ranks(shared: Daemon, tmp_path: Path) -> None:
     script = tmp_path / "pre.sh"
     script.write_text("echo 'curl: (6) Could not resolve host: data.example'\nexit 6\n")
     ended(shared, "true", job_id="pre", pre_start=str(script))
-    found = report(shared, "pre")
+    found = shared.why("pre")
     assert found["cause"]["signature"] == "name-resolution" and found["cause"]["rank"] is None
     assert "pre_start failed: a host's name could not be resolved" in page(shared, "pre")
 
@@ -182,7 +173,7 @@ def test_a_node_that_is_not_fit(make_daemon: Callable[..., Daemon]) -> None:
     daemon.kill()
     daemon.restart()
     ended(daemon, "true")
-    found = report(daemon, "x")
+    found = daemon.why("x")
     assert (found["cause"]["kind"], found["cause"]["confidence"]) == ("admission", "certain")
     assert [check["item"] for check in found["checks"] if check["status"] == "CRITICAL"] == ["disk-size root"]
     assert "disk-size root" in page(daemon, "x")
@@ -206,7 +197,7 @@ def test_a_damaged_journal(daemon: Daemon) -> None:
     daemon.restart()
     with pytest.raises(grpc.RpcError):
         daemon.get("x")
-    found = report(daemon, "x")
+    found = daemon.why("x")
     assert found["state"] == "JOB_STATE_LOST" and "journal" in found["damaged"]
     assert (found["cause"]["kind"], found["cause"]["confidence"]) == ("muster", "none")
     assert "rank.exited" in [row["kind"] for row in found["timeline"]]  # the events tell it still
@@ -234,7 +225,7 @@ def test_a_real_collective_in_which_one_rank_does_not_take_part(daemon: Daemon) 
     )
     daemon.run(sys.executable, "-c", script, job_id="x", ranks=2)
     daemon.wait("x", 240)
-    found = report(daemon, "x")
+    found = daemon.why("x")
     assert (found["firstFailure"]["rank"], found["verdict"]["victims"]) == (0, [1])
     assert (found["cause"]["signature"], found["cause"]["kind"]) == ("gloo-peer-gone", "peer")
 
@@ -276,7 +267,7 @@ def test_a_card_that_fell_off_the_bus(on_cards: Daemon, cards: FakeCards) -> Non
     os.kill(job.ranks[0].pid, signal.SIGABRT)
     on_cards.wait("x")
     assert cause(on_cards, "x") == ("node", "", "high")
-    found = report(on_cards, "x")
+    found = on_cards.why("x")
     assert "card 1: GPU_OFF_BUS: Xid 79" in found["cause"]["text"]
     assert any("Reboot" in step for step in found["nextSteps"])
     grave = [row for row in found["timeline"] if row["grave"]]
@@ -290,7 +281,7 @@ def test_a_card_of_another_job_is_not_blamed(on_cards: Daemon, cards: FakeCards)
     eventually(lambda: ("GPU_OFF_BUS", "card 3") in conditions(on_cards))
     os.kill(job.ranks[0].pid, signal.SIGABRT)
     on_cards.wait("x")
-    found = report(on_cards, "x")
+    found = on_cards.why("x")
     assert found["cause"]["kind"] == "job" and not any(row["card"] == 3 for row in found["timeline"])
 
 
@@ -300,15 +291,15 @@ def test_telemetry_of_the_time_before(on_cards: Daemon, cards: FakeCards) -> Non
     job = start(on_cards, "sleep", "600")
 
     def curves() -> dict[int, list[float]]:
-        series = report(on_cards, "x")["telemetry"]["series"]
+        series = on_cards.why("x")["telemetry"]["series"]
         return {s["card"]: [v for v in s["utilization"] if v is not None] for s in series if s["card"] is not None}
 
     eventually(lambda: all(100 in values for values in curves().values()) and len(curves()) == 2)
     cards[2].util = 0
-    eventually(lambda: report(on_cards, "x")["telemetry"]["remarks"])
+    eventually(lambda: on_cards.why("x")["telemetry"]["remarks"])
     os.kill(job.ranks[0].pid, signal.SIGABRT)
     on_cards.wait("x")
-    found = report(on_cards, "x")["telemetry"]
+    found = on_cards.why("x")["telemetry"]
     assert [series["rank"] for series in found["series"] if series["card"] is not None] == [0, 1]
     assert found["remarks"] == ["card 2 (rank 1) stayed idle at the end while the others were busy"]
     text = page(on_cards, "x")

@@ -19,6 +19,7 @@ import pytest
 from muster.v1 import job_pb2
 from tests import mpi_rank, sshd
 from tests.conftest import BIN, Daemon, alive, eventually
+from tests.ports import free_port
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -39,11 +40,6 @@ def script(folder: Path, text: str, name: str = "train.py") -> str:
     path = folder / name
     path.write_text(text)
     return str(path)
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    with socket.create_server((address, 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def said(node: Daemon, job: Any) -> str:

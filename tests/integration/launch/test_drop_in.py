@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import BIN
+from tests.ports import free_port
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -128,11 +128,6 @@ def place() -> Iterator[Place]:
 
 def muster(*words: str) -> list[str]:
     return [MUSTER, "run", "--standalone", "--no-label", *words]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def lines(text: str) -> list[str]:

@@ -25,13 +25,6 @@ def prints(name: str, code: int = 1) -> tuple[str, ...]:
     return "sh", "-c", f"cat {TEXTS / name}.txt >&2; exit {code}"
 
 
-def why(daemon: Daemon, job_id: str) -> dict[str, Any]:
-    done = daemon.cli("why", job_id, "-o", "json")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 @pytest.mark.parametrize(
     ("name", "status", "action", "line"),
     [
@@ -51,7 +44,7 @@ def test_every_reader_names_the_worker(shared: Daemon, name: str, status: str, a
     assert (verdict.failed_worker.launcher, verdict.failed_worker.status) == (launcher, status)
     assert job_pb2.Recommendation.Name(verdict.recommendation) == f"RECOMMENDATION_{action}"
     assert verdict.cause.startswith(status)
-    found = why(shared, name)
+    found = shared.why(name)
     assert found["workers"][0]["status"] == status and found["workers"][0]["launcherRank"] == 0
     assert found["workerWords"]["lines"][-1] == line
     assert found["cause"]["text"].startswith(status) and f"{launcher} reports: {status}" in found["headline"]
@@ -70,7 +63,7 @@ def test_the_log_of_a_worker_of_msrun(shared: Daemon, tmp_path: Path) -> None:
     verdict = shared.explained("msrun").verdict
     assert (verdict.failed_worker.launcher, verdict.failed_worker.rank) == ("msrun", 1)
     assert verdict.cause.startswith("rank 1 exited with code 1: ")
-    found = why(shared, "msrun")
+    found = shared.why("msrun")
     log = str(tmp_path / "LOGDIR" / "worker_1.log")
     assert found["workerWords"] == {"lines": found["workerWords"]["lines"], "whose": log}
     assert found["workerWords"]["lines"][-1] == "RuntimeError: bad shape (3, 4)"
@@ -120,7 +113,7 @@ def test_a_worker_of_the_real_mpirun(
     assert (verdict.failed_worker.launcher, verdict.failed_worker.rank) == ("mpirun", 1), f"{verdict}\n{said}"
     assert verdict.cause.startswith(status)
     assert job_pb2.Recommendation.Name(verdict.recommendation) == f"RECOMMENDATION_{action}"
-    assert "step 7: cannot go on" in " ".join(why(shared, job_id)["workerWords"]["lines"])
+    assert "step 7: cannot go on" in " ".join(shared.why(job_id)["workerWords"]["lines"])
 
 
 def _says_crashes() -> str:
@@ -136,5 +129,5 @@ def test_what_the_kernel_says_of_a_child_that_crashes(shared: Daemon) -> None:
     crash = f"{sys.executable} -c 'import ctypes; ctypes.string_at(1)'; exit $?"
     shared.run("bash", "-c", crash, job_id="segv")
     assert shared.wait("segv").verdict.exit_code == 139
-    found = why(shared, "segv")
+    found = shared.why("segv")
     assert any("segfault at 1 " in text for text in found["cause"]["evidence"]), found["cause"]

@@ -4,7 +4,6 @@ ModelArts' launcher gives (its rules are told in docs/guides/drop-in.md and docs
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from muster.v1 import job_pb2, node_pb2
 from tests.conftest import Daemon, eventually
 from tests.integration.launch.tables import DUMP, ONE, TWO, TWO_CONVERTED, changed, put, template1, template2
+from tests.ports import free_port
 
 TRAIN = Path(__file__).parents[3] / "examples" / "train.py"
 FAILED, STOPPED, SUCCEEDED = job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_STOPPED, job_pb2.JOB_STATE_SUCCEEDED
@@ -257,8 +257,7 @@ def test_two_daemons_are_two_servers_of_one_table(make_daemon: Callable[..., Dae
     )
     path = tmp_path / "table.json"
     nodes = [make_daemon(), make_daemon()]
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     for number, node in enumerate(nodes):
         env = {"MA_CURRENT_INSTANCE_NAME": f"j-{number}", "PYTHONUNBUFFERED": "1"}
         start(node, path, sys.executable, str(TRAIN), "--steps", "3", env=env, master_port=port)

@@ -16,7 +16,8 @@ from tests.fakes.cards import FakeCards
 PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from muster.probes.cards.driver import Driver, DriverSettings
+from muster.probes.cards.driver import Driver
+from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.node.node_checks import Looker, NodeSettings
 
 async def main():

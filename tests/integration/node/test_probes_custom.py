@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from muster.probes.calls import script
-from muster.probes.cards.driver import Driver, DriverSettings
+from muster.probes.cards.driver import Driver
+from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.checks import custom, precheck
 from muster.probes.checks.precheck import CardsWanted, CheckRequest, CheckSettings
 from muster.probes.checks.result import Action, Code, Status

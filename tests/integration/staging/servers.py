@@ -11,6 +11,8 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+from tests.ports import free_port
+
 
 class Web(http.server.ThreadingHTTPServer):
     """Serves one file at /file, in ranges."""
@@ -99,8 +101,7 @@ def web(content: bytes) -> Iterator[Web]:
 @contextlib.contextmanager
 def s3() -> Iterator[str]:
     """The address of a server of S3 that is empty."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:

@@ -1,7 +1,6 @@
 """TorchX' own component dist.ddp: PyTorch on gloo, on three nodes that are reached over TCP with certificates."""
 
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ pytest.importorskip("torchx", reason="needs TorchX: pip install -r examples/torc
 
 from muster.v1 import job_pb2
 from tests.integration.torchx.nodes import Nodes, app_id, nodes
+from tests.ports import free_port
 
 DDP = Path(__file__).parents[3] / "examples" / "ddp" / "train_ddp.py"
 
@@ -41,17 +41,6 @@ class TcpNodes:
         }
 
 
-def free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()
-
-
 @pytest.fixture(scope="module")
 def tcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TcpNodes]:
     folder = tmp_path_factory.mktemp("t")
@@ -62,7 +51,7 @@ def tcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TcpNodes]:
         made.cert_chain_pems[0].write_to_path(folder / f"{name}.crt")
         made.private_key_pem.write_to_path(folder / f"{name}.key")
         (folder / f"{name}.key").chmod(0o600)
-    ports = free_ports(3)
+    ports = [free_port() for _ in range(3)]
 
     def config(number: int) -> str:
         return (
@@ -79,7 +68,7 @@ def tcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TcpNodes]:
 @pytest.mark.slow
 def test_ddp_on_three_nodes(tcp: TcpNodes) -> None:
     pytest.importorskip("torch", reason="needs examples/ddp/requirements.txt")
-    (port,) = free_ports(1)
+    port = free_port()
     more = f",path={BIN},workdir={DDP.parent}"
     done = tcp.three.command(
         *("run", "-s", "muster", "-cfg", tcp.cfg(more=more), "--wait", "--log", "dist.ddp", "-j", "3x1"),

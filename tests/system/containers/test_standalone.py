@@ -20,8 +20,8 @@ def job(script: str, ranks: int = 2) -> tuple[str, ...]:
 
 
 def test_the_exit_code_and_the_verdict_are_the_containers(engine: Engine) -> None:
-    first = "echo out $RANK; [ $RANK = 0 ] && touch /tmp/said && exec sleep 100"
-    done = engine.run(IMAGE, *job(f"{first}; until [ -e /tmp/said ]; do sleep 0.01; done; exit 7"))
+    first = "[ $RANK = 1 ] || { : > /tmp/said; exec sleep 100; }; until [ -e /tmp/said ]; do sleep 0.01; done"
+    done = engine.run(IMAGE, *job(f"echo out $RANK; {first}; exit 7"))
     assert done.returncode == 7
     assert "[rank 0] out 0\n" in done.stdout and "[rank 1] out 1\n" in done.stdout
     assert "muster: job train FAILED: rank 1 (device 1) exited with code 7; 1 other rank was stopped" in done.stderr

@@ -28,9 +28,9 @@ from muster.agent.api.identity import PeerProcess
 from muster.agent.api.server import ServerContext
 from muster.agent.api.services import event_service
 from muster.agent.api.slots import Listeners
-from muster.agent.config.access_settings import AccessTable
+from muster.agent.config.access_settings import AccessTable, SocketTable, TlsTable
 from muster.agent.config.hardening_settings import HardeningTable
-from muster.agent.config.schema import ExecTable, LimitsTable, SocketTable, TelemetryTable, TlsTable
+from muster.agent.config.schema import ExecTable, LimitsTable, TelemetryTable
 from muster.agent.events.event_store import Event
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.jobs.damaged.damaged_jobs import DamagedJobs

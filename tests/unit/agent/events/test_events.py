@@ -13,7 +13,8 @@ import pytest
 
 from muster.agent.errors import CursorTooOld, InvalidRequest
 from muster.agent.events import event_store, segments
-from muster.agent.events.event_store import BOOT_GAP, Event, EventStore, RecordKey
+from muster.agent.events.event_store import Event, EventStore, RecordKey
+from muster.agent.events.opening import BOOT_GAP
 from muster.agent.host import state_file
 from tests.unit.waiting import until
 

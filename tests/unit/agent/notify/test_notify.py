@@ -14,7 +14,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from muster.agent.config.schema import NotifyTable
+from muster.agent.config.notify_settings import NotifyTable
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.notify import sender
 from muster.agent.notify.sender import Notifier

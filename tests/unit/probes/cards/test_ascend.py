@@ -21,7 +21,8 @@ from muster.probes.cards.accelerator import (
 from muster.probes.cards.ascend import ascend_network, ascend_numbers, ascend_program
 from muster.probes.cards.ascend.ascend_network import Network
 from muster.probes.cards.ascend.backend import Ascend
-from muster.probes.cards.driver import Driver, DriverSettings, What
+from muster.probes.cards.driver import Driver, What
+from muster.probes.cards.driver_settings import DriverSettings
 from tests.conftest import eventually
 from tests.fakes.cards import FakeCards
 

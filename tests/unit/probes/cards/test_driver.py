@@ -11,7 +11,8 @@ from muster.probes.calls import call_threads
 from muster.probes.calls.call_threads import in_turn
 from muster.probes.cards import driver as module
 from muster.probes.cards.accelerator import Backend, Card, CardEvent, DriverError, Health, Holder, Reading, Trouble
-from muster.probes.cards.driver import Driver, DriverSettings, What
+from muster.probes.cards.driver import Driver, What
+from muster.probes.cards.driver_settings import DriverSettings
 from tests.conftest import eventually
 
 LOST = DriverError(Trouble.LOST, "it fell off the bus", 15)

@@ -10,7 +10,8 @@ import pynvml
 import pytest
 
 from muster.probes.cards.accelerator import Card, DriverError, Health, Holder, Numbers, Reading, Remapped, Trouble
-from muster.probes.cards.driver import Driver, DriverSettings, What
+from muster.probes.cards.driver import Driver, What
+from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.cards.nvidia import nvidia_calls, nvidia_card
 from muster.probes.cards.nvidia.backend import Nvidia
 from tests.conftest import eventually

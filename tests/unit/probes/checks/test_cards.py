@@ -5,7 +5,8 @@ import pytest
 
 from muster.probes.calls.call_threads import in_turn
 from muster.probes.cards.accelerator import Card, DriverError, Health, Reading, Trouble
-from muster.probes.cards.driver import Driver, DriverSettings, What
+from muster.probes.cards.driver import Driver, What
+from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.cards.no_cards import NoCards
 from muster.probes.checks import card_checks
 from muster.probes.checks.card_checks import CardAnswer, CardsWanted

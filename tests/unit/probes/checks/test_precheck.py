@@ -5,7 +5,8 @@ import pytest
 
 from muster.probes.calls.call_threads import in_turn
 from muster.probes.cards.accelerator import Card, Reading
-from muster.probes.cards.driver import Driver, DriverSettings
+from muster.probes.cards.driver import Driver
+from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.cards.no_cards import NoCards
 from muster.probes.checks import disk, precheck
 from muster.probes.checks.precheck import CardsWanted, CheckRequest, CheckSettings, UnknownItem

@@ -14,7 +14,8 @@ import pytest
 from muster.probes.calls import watched
 from muster.probes.calls.call_threads import AskEach, in_turn
 from muster.probes.cards.accelerator import NVIDIA, Backend, CardEvent, DriverError, Health, Holder, Reading, Trouble
-from muster.probes.cards.driver import Driver, DriverSettings, What
+from muster.probes.cards.driver import Driver, What
+from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.checks import precheck
 from muster.probes.checks.result import CheckResult, Code, Status, worst
 from muster.probes.kernel.kmsg import Position

@@ -22,6 +22,7 @@ from muster.supervisors.launch.mpi.mpi_link import NotReady, end, hello, read_en
 from muster.supervisors.model.node_ends import read
 from tests import mpi_rank, sshd
 from tests.conftest import alive, eventually
+from tests.ports import free_port
 
 JOB = "job-1"
 #: "Must happen", on a busy machine.
@@ -220,11 +221,6 @@ class Cluster:
         for program in self._programs:
             program.close()
         self.greeter.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 @pytest.fixture

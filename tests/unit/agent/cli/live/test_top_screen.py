@@ -5,7 +5,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from muster.agent.cli.live import top_screen
 from muster.agent.cli.live.recent import Recent
-from muster.agent.cli.live.top_choice import HELP, SPANS, TopChoice, keys
+from muster.agent.cli.live.top_choice import HELP, HELP_SHORT, SPANS, TopChoice, keys
 from muster.v1 import job_pb2, node_pb2, telemetry_pb2
 
 T = 1_780_300_800
@@ -63,9 +63,17 @@ def test_what_stands_out_comes_first_and_all_fits(seen: tuple[telemetry_pb2.GetT
     by_number = top_screen.screen(now, recent, TopChoice(by_number=True), 80, 24).splitlines()
     assert [line.split()[0] for line in by_number[3:11]] == [str(number) for number in range(8)]
     # Small and large screens.
-    for width, height in ((56, 8), (200, 60)):
-        lines = top_screen.screen(now, recent, TopChoice(), width, height).splitlines()
-        assert len(lines) == height and max(map(len, lines)) <= width and lines[3].split()[0] == "7"
+    for width, height in ((56, 8), (200, 60), (20, 11), (10, 5)):
+        for choice in (TopChoice(), TopChoice(card=5), TopChoice(rank=("llama", 3))):
+            lines = top_screen.screen(now, recent, choice, width, height).splitlines()
+            assert len(lines) == height and max(map(len, lines)) <= width
+    narrow = top_screen.screen(now, recent, TopChoice(), 20, 11).splitlines()
+    assert narrow[1] == "CARD UTIL -5m  JOB" and narrow[-1] == HELP_SHORT
+    assert narrow[2].split()[0] == "7" and narrow[3].startswith("   5  20%") and narrow[3].endswith(" ODD …")
+    card = top_screen.screen(now, recent, TopChoice(card=5), 20, 11).splitlines()
+    assert card[1].startswith("CARD 5") and card[4].startswith("      100 |") and card[8].split() == ["Memory", "50%"]
+    rank = top_screen.screen(now, recent, TopChoice(rank=("llama", 4)), 20, 11).splitlines()
+    assert rank[2:4] == ["RANK    CPU   MEMORY", "   4   900%   1.0GiB"]
 
 
 def test_keys_lead_through_jobs_cards_and_ranks(seen: tuple[telemetry_pb2.GetTelemetryResponse, Recent]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from muster.agent.config.schema import NotifyTable
+from muster.agent.config.notify_settings import NotifyTable
 from muster.supervisors.model.rules import notify_rules
 from muster.supervisors.model.rules.notify_rules import (
     EVENTS,

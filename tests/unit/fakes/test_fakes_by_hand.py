@@ -1,6 +1,5 @@
 """How the fake libraries are built, and steered by hand."""
 
-import contextlib
 import importlib.util
 import subprocess
 import sys
@@ -9,33 +8,12 @@ from pathlib import Path
 import pytest
 
 from muster.v1 import job_pb2
-from tests.conftest import running
 from tests.fakes import FakeCards, Process, build
 from tests.fakes.__main__ import main
-from tests.fakes.asker import Asker
 from tests.fakes.models import MODELS
 from tests.fakes.play import Follower
 
 GIB = 1 << 30
-
-
-@pytest.fixture
-def cards(tmp_path):
-    with FakeCards.for_test(tmp_path / "cards", "nvidia", 4) as cards:
-        yield cards
-
-
-@pytest.fixture
-def asker():
-    with contextlib.ExitStack() as stack:
-        yield lambda cards, **more: stack.enter_context(contextlib.closing(Asker(cards, **more)))
-
-
-@pytest.fixture
-def sleeper():
-    with running(["sleep", "600"]) as process:
-        yield process
-        process.kill()
 
 
 #: Builds through a compiler that notes each run and takes its time.
@@ -55,7 +33,7 @@ def test_a_library_is_built_once_however_many_want_it(tmp_path):
     (tmp_path / "compiler").write_text(
         f'echo run >> {tmp_path}/runs; while [ "$1" != -o ]; do shift; done; sleep 0.3; echo built > "$2"\n'
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     command = [sys.executable, "-c", BUILDER, str(tmp_path)]
     builders = [
         subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)

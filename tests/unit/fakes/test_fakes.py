@@ -1,52 +1,20 @@
 """The fake libnvidia-ml.so.1, asked by a process that loads it as the real one."""
 
-import contextlib
 import os
 import threading
 
 import pytest
 
-from tests.conftest import eventually, running
+from tests.conftest import eventually
 from tests.fakes import FakeCards, Process
 from tests.fakes import state as fake
-from tests.fakes.asker import Asker
 
 GIB = 1 << 30
 
 
 @pytest.fixture
-def make(tmp_path):
-    with contextlib.ExitStack() as stack:
-        made = iter(range(99))
-
-        def make(kind="nvidia", count=4, model="", **more):
-            folder = tmp_path / f"cards{next(made)}"
-            return stack.enter_context(FakeCards.for_test(folder, kind, count, model, **more))
-
-        yield make
-
-
-@pytest.fixture
-def cards(make):
-    return make()
-
-
-@pytest.fixture
-def asker():
-    with contextlib.ExitStack() as stack:
-        yield lambda cards, **more: stack.enter_context(contextlib.closing(Asker(cards, **more)))
-
-
-@pytest.fixture
 def ask(cards, asker):
     return asker(cards)
-
-
-@pytest.fixture
-def sleeper():
-    with running(["sleep", "600"]) as process:
-        yield process
-        process.kill()
 
 
 def test_cards_are_reported_as_they_were_made(ask):

@@ -1,6 +1,5 @@
 """The fake libdcmi.so, called by ctypes with layouts of the test's own, and what npu-smi and hccn_tool print."""
 
-import contextlib
 import ctypes
 import struct
 import subprocess
@@ -8,28 +7,9 @@ import subprocess
 import pytest
 
 from tests.conftest import eventually, running
-from tests.fakes import FakeCards, npu_smi
+from tests.fakes import npu_smi
 
 GIB = 1 << 30
-
-
-@pytest.fixture
-def make(tmp_path):
-    with contextlib.ExitStack() as stack:
-        made = iter(range(99))
-
-        def make(kind="nvidia", count=4, model="", **more):
-            folder = tmp_path / f"cards{next(made)}"
-            return stack.enter_context(FakeCards.for_test(folder, kind, count, model, **more))
-
-        yield make
-
-
-@pytest.fixture
-def sleeper():
-    with running(["sleep", "600"]) as process:
-        yield process
-        process.kill()
 
 
 class Dcmi:
