@@ -252,7 +252,7 @@ def dump(play: Play, t: float, wall: float) -> list[RankStack]:
             rate = (end - begin) / (last.t - first.t) if last.t > first.t else 0.0
             return int(begin + rate * passed)
 
-        counters = {name: counted(name) for name in ("switches", "others", "faults")}
+        counters: dict[str, float | None] = {name: counted(name) for name in ("switches", "others", "faults")}
         counters["wakes_in"] = counted_down(first, passed)
         found.append(RankStack(**asdict(first) | {"t": wall, "rank": r, "pid": 1000 + r} | counters))
     return found
