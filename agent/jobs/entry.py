@@ -3,7 +3,7 @@
 import errno
 import itertools
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
@@ -36,7 +36,9 @@ GONE = (FileNotFoundError, NotADirectoryError)
 Told = list[tuple[int, Event]]
 _readings = itertools.count()
 #: Of an entry; only for comparing.
-Version = tuple[int, int, int, int, tuple[tuple[int, tuple[float, int]], ...], Explained | None]
+Version = tuple[
+    int, int, int, int, tuple[tuple[int, tuple[float, int]], ...], Explained | None, tuple[tuple[int, int], ...]
+]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -82,11 +84,18 @@ class Entry:
     awaits_release: bool = False
     #: Its explained verdict, once it has ended and that is known.
     explained: Explained | None = None
+    #: While it has none: of earlier attempts the ranks that are the cause, as `Explained.past`.
+    past_causes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def lacks_explanation(self) -> bool:
         """Whether the job's verdict has no explanation yet."""
         return self.job.state in EXPLAINED and not self.damaged and self.explained is None
+
+    @property
+    def past(self) -> Mapping[int, int]:
+        """Of earlier attempts the ranks that are the cause, where the supervisor saw another one fail first."""
+        return self.past_causes if self.explained is None else self.explained.past
 
     @property
     def lacks_past(self) -> bool:
@@ -166,6 +175,7 @@ class Entry:
         """Takes what another reading of the same job has found, for all who have this object; see `wake`."""
         for name in (
             "spec", "job", "damaged", "unread", "end", "records", "owed", "checked", "reading", "story", "explained",
+            "past_causes",
         ):  # fmt: skip
             setattr(self, name, getattr(other, name))
         self.known = other.known
@@ -187,6 +197,7 @@ class Entry:
             len(self.job.missing_lines),
             tuple(self.lost_now.items()),
             self.explained,
+            tuple(self.past_causes.items()),
         )
 
     def gap(self, rank: int) -> OpenGap | None:

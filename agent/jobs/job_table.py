@@ -38,6 +38,8 @@ class JobTable:
         self.ended.on_damaged = self.damaged.add
         #: Called, perhaps repeatedly, with a job whose epilog is still to come or runs.
         self.on_concluded: list[Callable[[Entry], None]] = []
+        #: Called with a job that has not ended when more is known of it, but not with one of `on_concluded`.
+        self.on_going: list[Callable[[Entry], None]] = []
         #: Sentences about unexpected folders among those of the jobs.
         self.strange: list[str] = []
         #: Grows whenever a job is added, changed or removed.
@@ -112,6 +114,9 @@ class JobTable:
             self.leasing.give_back(entry)
         elif entry.job.concluded is not None:
             for call in self.on_concluded:
+                call(entry)
+        else:
+            for call in self.on_going:
                 call(entry)
         entry.wake()
 

@@ -3,7 +3,7 @@
 import hmac
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from muster.agent.errors import InvalidRequest
@@ -69,7 +69,7 @@ def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
         warnings=[plain(text) for text in entry.warnings()],
         master_addr=plain(job.master_addr),
         master_port=job.master_port,
-        past_attempts=[attempt_to(applied_to_attempt(past, _past_of(entry))) for past in job.past],
+        past_attempts=[attempt_to(applied_to_attempt(past, entry.past)) for past in job.past],
         log_path=plain(str(root.job_log(entry.job_id, job.node_rank))),
         restart_at=timestamp(job.restart_at) if job.state is State.RESTARTING else None,
         preset_env=presets.of(entry.spec.training_mode),
@@ -271,10 +271,6 @@ def verdict_of(entry: Entry) -> job_pb2.Verdict | None:
     message.reason = verdict.reason(job)
     message.explained = job.state.final and not entry.lacks_explanation
     return message
-
-
-def _past_of(entry: Entry) -> Mapping[int, int]:
-    return {} if entry.explained is None else entry.explained.past
 
 
 def _failed_worker(worker: Worker) -> job_pb2.FailedWorker:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import structlog
@@ -26,12 +27,17 @@ from muster.agent.why.known import Sources
 from muster.supervisors.model.states import EXPLAINED
 from muster.supervisors.supervision_errors import explain
 
+if TYPE_CHECKING:
+    from muster.agent.why.facts import Facts
+
 #: A job is explained so many seconds after its end: facts may arrive late.
 LOOKS_S = (0.0, 5.0, 20.0, 75.0)
 #: A job that ended longer ago than so many seconds and was never explained stays unexplained.
 RECENT_S = 3600.0
 #: At most so many of these are explained when the daemon starts.
 RESUMED = 64
+#: What explains a job is loaded so many seconds after the first one began.
+READY_S = 1.0
 #: At most so many jobs are explained at the same time.
 AT_ONCE = 4
 
@@ -57,19 +63,27 @@ class Explaining:
         #: Called with a failed job once it is explained, and again after the last look at it (True); of a job that
         #: ended before the daemon started once (False).
         self.on_explained: Callable[[Entry, bool], Awaitable[None]] | None = None
+        #: Jobs that had another attempt; of how many of these each is explained.
+        self._attempted: deque[Entry] = deque()
+        self._past: dict[str, int] = {}
         registry.ended.on_ended.append(self._one_ended)
         registry.on_concluded.append(self._one_concluded)
+        registry.on_going.append(self._one_goes_on)
+        self._any_job = anyio.Event()
 
     async def run(self) -> None:
         """Explains jobs until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._resume)
+            tasks.start_soon(self._get_ready)
             while True:
                 told = self._told.count
                 while self._ended:
                     self._begin(self._ended.popleft(), tasks)
                 while self._concluded:
                     tasks.start_soon(self._explain_to_epilog, self._concluded.popleft())
+                while self._attempted:
+                    tasks.start_soon(self._explain_past, self._attempted.popleft())
                 await self._told.beyond(told)
 
     def _one_concluded(self, entry: Entry) -> None:
@@ -79,8 +93,17 @@ class Explaining:
             self._concluded.append(entry)
             self._told.tell()
 
+    def _one_goes_on(self, entry: Entry) -> None:
+        self._any_job.set()
+        count = len(entry.job.past)
+        if count > self._past.get(entry.job_id, 0):
+            self._past[entry.job_id] = count
+            self._attempted.append(entry)
+            self._told.tell()
+
     def _one_ended(self, entry: Entry) -> None:
         self._asked.discard(entry.job_id)
+        self._past.pop(entry.job_id, None)
         if entry.lacks_explanation or entry.lacks_past:
             self._ended.append(entry)
             self._told.tell()
@@ -91,8 +114,21 @@ class Explaining:
         self._followed.add(entry.job_id)
         tasks.start_soon(self._follow, entry, name=f"explain {entry.job_id}")
 
+    async def _get_ready(self) -> None:
+        """Loads what explains a job, once one has run for a moment: the first that fails would wait for that.
+        Not sooner, for a job of a moment wants the processor itself."""
+        await self._any_job.wait()
+        await anyio.sleep(READY_S)
+        try:
+            await threads.run(_load)
+        except Exception:  # a bug here must not end the daemon
+            _log.exception("why.explaining_defect")
+
     async def _resume(self) -> None:
-        """Explains, once and one after the other, the newest jobs that ended shortly before an earlier daemon did."""
+        """Explains, once and one after the other, the earlier attempts of jobs that have not ended, and the newest jobs
+        that ended shortly before an earlier daemon did."""
+        for entry in self._registry.live():
+            self._one_goes_on(entry)
         await self._registry.ended.indexed.wait()
         since = time.time() - RECENT_S
         for row in [row for row in self._registry.ended.rows() if _is_recent(row, since)][:RESUMED]:
@@ -130,14 +166,33 @@ class Explaining:
         except Exception:  # a bug here must not end the daemon
             _log.exception("why.explaining_defect", job=entry.job_id)
 
-    async def _found(self, entry: Entry) -> Explained:
+    async def _explain_past(self, entry: Entry) -> None:
+        """What the attempts before this one ended of: readers are told while the job goes on."""
+        try:
+            async with self._later:
+                facts = await self._facts(entry)
+            from muster.agent.why.causes import past_attempts
+
+            found = past_attempts.first_failures(facts)
+            if found != entry.past_causes and self._registry.known(entry.job_id) is entry:
+                entry.past_causes = found
+                self._registry.count_change()
+                entry.wake()
+        except Exception:  # a bug here must not end the daemon
+            _log.exception("why.explaining_defect", job=entry.job_id)
+
+    async def _facts(self, entry: Entry) -> "Facts":
         # Only now: the daemon starts sooner, and most jobs do not fail.
-        from muster.agent.why.causes import probable_cause
-        from muster.agent.why.explained_verdict import explanation
         from muster.agent.why.facts import gather
 
         folder = self._known.config().why.signatures_dir
-        facts = await gather(self._known, entry, Path(folder) if folder else None)
+        return await gather(self._known, entry, Path(folder) if folder else None, readings=False)
+
+    async def _found(self, entry: Entry) -> Explained:
+        from muster.agent.why.causes import probable_cause
+        from muster.agent.why.explained_verdict import explanation
+
+        facts = await self._facts(entry)
         return explanation(facts, probable_cause.causes(facts))
 
     async def _explain_safely(self, entry: Entry, limiter: anyio.CapacityLimiter) -> None:
@@ -178,6 +233,15 @@ class Explaining:
         why = "the job was removed before its cause was known"
         entry.explained = Explained(early.recommendation, why, at=time.time())
         self._known.events.append([(None, _event(entry, entry.explained, None))])
+
+
+def _load() -> None:
+    """Blocks: 80 ms of a CPU."""
+    from muster.agent.why import explained_verdict, signatures
+    from muster.agent.why.causes import probable_cause
+
+    _log.debug("why.ready", modules=[explained_verdict.__name__, probable_cause.__name__])
+    signatures.builtin()
 
 
 def _as_ended(entry: Entry) -> Entry:

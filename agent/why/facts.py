@@ -48,7 +48,7 @@ LIVE_S = 600.0
 #: A launcher's report counts if it was written within so many seconds before the launcher ended.
 REPORT_S = 120.0
 #: Signatures of a file system that cannot be written; of so many paths in such lines the file systems are looked at.
-NO_SPACE, READ_ONLY, MAX_PATHS = "no-space", "read-only", 4
+NO_SPACE, READ_ONLY, SHARED_MEMORY, MAX_PATHS = "no-space", "read-only", "shared-memory-full", 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,14 @@ class Facts:
         return found
 
 
-async def gather(known: Known, entry: Entry, folder: Path | None) -> Facts:
-    """Never raises. The facts name what could not be read."""
+async def gather(known: Known, entry: Entry, folder: Path | None, *, readings: bool = True) -> Facts:
+    """Never raises. The facts name what could not be read. Without `readings` nothing of the history: no cause rests on
+    it, and it may wait for the disk."""
     table, problems = await _table(folder)
     facts = _begun(entry, time.time())
     for _ in range(MAX_TRIES):
         read = entry.records
-        facts = await _gather(known, _begun(entry, time.time()), table, problems)
+        facts = await _gather(known, _begun(entry, time.time()), table, problems, readings)
         if entry.records == read:
             break
     return facts
@@ -133,7 +134,7 @@ def _begun(entry: Entry, now: float) -> Facts:
     return Facts(entry, now, zero, around, first, tuple(failed))
 
 
-async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str, ...]) -> Facts:
+async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str, ...], readings: bool) -> Facts:
     entry, job = begun.entry, begun.job
     events = Events()
     searched = Searched()
@@ -158,7 +159,8 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read_events)
-        tasks.start_soon(read_history)
+        if readings:
+            tasks.start_soon(read_history)
         tasks.start_soon(search)
     told = why_events.happenings(events.kept, known.health.conditions, entry)
     zero, around = begun.zero, begun.around
@@ -184,7 +186,8 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
 
 
 async def _unwritable(searched: Searched) -> dict[str, Unwritable]:
-    paths = {sign.path for sign in searched.signs if sign.hit.signature.id in (NO_SPACE, READ_ONLY) and sign.path}
+    unwritable = (NO_SPACE, READ_ONLY, SHARED_MEMORY)
+    paths = {sign.path for sign in searched.signs if sign.hit.signature.id in unwritable and sign.path}
     found = {path: await filesystems.unwritable(path) for path in sorted(paths)[:MAX_PATHS]}
     return {path: each for path, each in found.items() if each is not None}
 

@@ -87,6 +87,8 @@ def _waits(m: JobMoment, rank: int) -> Mapping[str, Any] | None:
         "looks": wait.looks,
         "still_since": _or_none(m, wait.still_since),
         "still_looks": wait.still_looks,
+        "barren_since": _or_none(m, wait.barren_since),
+        "barren_looks": wait.barren_looks,
     }
 
 

@@ -201,6 +201,7 @@ def _stacks(values: object) -> tuple[RankStack, ...]:
                 in_collective=value.get("in_collective") is True,
                 wakes_in=_number(value.get("wakes_in")),
                 helped=value.get("helped") is True,
+                faults=_whole(value.get("faults")),
             )
         )
     return tuple(sorted(found, key=lambda stack: (stack.t, stack.rank)))

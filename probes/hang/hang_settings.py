@@ -105,7 +105,8 @@ class HangSettings(Settings):
     # A record each 15 s, and two of three readings that agree.
     suspect_soon_s: float = _period(
         60.0,
-        "The same, if sooner, where the silence is unusual: all cards began to wait at once, or a log lost its rhythm.",
+        "The same, if sooner, where the silence is unusual: all cards began to wait or idle at once, or a log lost its "
+        "rhythm.",
     )
     cadence_count: int = setting(
         20, "Lines of a log after which their distance is known, if at least four records brought them.", least=2

@@ -77,7 +77,7 @@ def uptime() -> float:
 @dataclass(frozen=True, slots=True)
 class Stat:
     """What /proc/PID/stat says. Times in clock ticks, those of children that were waited for included, `start` since
-    boot; `rss` in bytes."""
+    boot; `rss` in bytes; `faults`: how often it touched a page of memory that was not there."""
 
     pid: int
     comm: str
@@ -92,6 +92,7 @@ class Stat:
     start: int
     exit_code: int
     rss: int = 0
+    faults: int = 0
 
     @property
     def cpu_s(self) -> float:
@@ -159,6 +160,7 @@ def parse_stat(pid: int, data: bytes) -> Stat | None:
             start=int(f[19]),
             exit_code=int(f[49]),
             rss=int(f[21]) * PAGE_BYTES,
+            faults=int(f[7]) + int(f[9]),
         )
     except (IndexError, ValueError):
         return None

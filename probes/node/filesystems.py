@@ -81,13 +81,15 @@ def mount_of(path: str, table: Sequence[Mount]) -> Mount | None:
 @dataclass(frozen=True, slots=True)
 class Unwritable:
     """A file system that somebody could not write: whether other nodes have it, too, and whether it is full now, or
-    became read-only by an error."""
+    became read-only by an error. `size`, `free`: in bytes; 0: not known."""
 
     mount: str
     type: str
     shared: bool
     full: bool = False
     became_read_only: bool = False
+    size: int = 0
+    free: int = 0
 
 
 async def unwritable(path: str) -> Unwritable | None:
@@ -97,12 +99,13 @@ async def unwritable(path: str) -> Unwritable | None:
         mount = mount_of(path, mounts_here())
         if mount is None or is_shared(mount):
             return None if mount is None else Unwritable(mount.path, mount.type, True)
-        full = False
+        full, size, free = False, 0, 0
         with anyio.move_on_after(_FULL_ANSWER_S):
             now = await watched.call(f"statvfs {mount.path}", lambda: os.statvfs(mount.path))
             no_inodes = now.f_files > 0 and now.f_favail < _FULL * now.f_files
             full = no_inodes or now.f_bavail < _FULL * now.f_blocks
-        return Unwritable(mount.path, mount.type, False, full, mount.became_read_only)
+            size, free = now.f_blocks * now.f_frsize, now.f_bavail * now.f_frsize
+        return Unwritable(mount.path, mount.type, False, full, mount.became_read_only, size, free)
     except (OSError, watched.StillHanging):
         return None
 

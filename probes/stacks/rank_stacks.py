@@ -47,4 +47,5 @@ def rank_stack(process: ProcessStacks, t: float = 0.0) -> RankStack:
         in_collective=any(name in frame for frame in process.native for name in _NATIVE),
         wakes_in=task.wakes_in if task is not None else None,
         helped=any(not waits_for_threads(other) for other in helpers),
+        faults=main.faults if main is not None else None,
     )

@@ -21,7 +21,8 @@ class Task:
     """A thread as the kernel has it. `wchan`: function in which it waits, empty where it runs or that is not told;
     `kernel`: its stack in the kernel, empty where that may not be read (only root may). `switches`: how often it has
     waited so far (voluntary_ctxt_switches); None: not told. `wakes_in`: of one that sleeps, after how many seconds at
-    most it wakes up, as its system call says; None: it does not sleep, or that may not be read."""
+    most it wakes up, as its system call says; None: it does not sleep, or that may not be read. `faults`: how often it
+    touched a page of memory that was not there (minor and major faults, proc(5))."""
 
     tid: int
     name: str
@@ -30,6 +31,7 @@ class Task:
     kernel: tuple[str, ...] = ()
     switches: int | None = None
     wakes_in: float | None = None
+    faults: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,8 @@ def read(proc: Path, pid: int, start: int) -> KernelSide | None:
         kernel = functions(_text(f"{folder}/task/{tid}/stack")) if tid in stacks and there.state != "R" else ()
         switches = _switches(f"{folder}/task/{tid}/status") if tid in stacks else None
         wakes_in = sleep_left(folder, tid) if "nanosleep" in wchan else None
-        tasks.append(Task(tid, there.comm, there.state, "" if wchan == "0" else wchan, kernel, switches, wakes_in))
+        wchan = "" if wchan == "0" else wchan
+        tasks.append(Task(tid, there.comm, there.state, wchan, kernel, switches, wakes_in, there.faults))
     exe = ""
     with contextlib.suppress(OSError):
         exe = os.path.basename(os.readlink(f"{folder}/exe"))

@@ -20,7 +20,7 @@ class RankStack:
     waited so far; `others`: the same of all its other Python threads that are not idle (voluntary_ctxt_switches in
     proc(5)); None: unknown. `in_collective`: C and C++ frames show that it waits for other ranks. `wakes_in`: see Task.
     `helped`: another Python thread is busy, or waits for something else than a thread: it may be the one that is waited
-    for.
+    for. `faults`: how often its first thread touched a page of memory that was not there; None: unknown.
     """
 
     t: float
@@ -35,6 +35,7 @@ class RankStack:
     in_collective: bool = False
     wakes_in: float | None = None
     helped: bool = False
+    faults: int | None = None
 
 
 class WaitKind(enum.StrEnum):

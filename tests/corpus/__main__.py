@@ -1,6 +1,7 @@
 """`python -m tests.corpus`: precision, recall and delay of the hang rule on the corpus, beside the plain rule."""
 
 import argparse
+import math
 import multiprocessing
 import os
 import sys
@@ -117,21 +118,23 @@ def _acted(names: Sequence[str], rounds: int, at_once: int) -> bool:
 def _report(rule: str, scenarios: Sequence[Scenario], outcomes: Sequence[Outcome]) -> str:
     lines = [
         f"\n## {rule}\n",
-        "| scenario | must be | traces | HUNG | right | delay min: median, most | what was wrong |",
+        "| scenario | must be | traces | HUNG | right | SUSPECT, min: median, 90 % | HUNG, min: median, 90 % | most | "
+        "what was wrong |",
     ]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines.append("|---" * 9 + "|")
     for scenario in scenarios:
         mine = [outcome for outcome in outcomes if outcome.scenario == scenario.name]
-        delays = sorted(outcome.delay_min for outcome in mine if outcome.delay_min is not None)
-        told = f"{delays[len(delays) // 2]:.1f}, {delays[-1]:.1f}" if delays else ""
+        delays = [outcome.delay_min for outcome in mine if outcome.delay_min is not None]
+        most = f"{max(delays):.1f}" if delays else ""
+        suspect, told = _spread([o.suspect_min for o in mine]), _spread([o.hung_min for o in mine])
         bad = [outcome for outcome in mine if outcome.wrong]
         limit = f"<= {scenario.within_min:g}" if scenario.within_min is not None else "never"
         example = f"{bad[0].wrong} (seed {bad[0].seed})" if bad else ""
         hung = sum(outcome.hung for outcome in mine)
         right = len(mine) - len(bad)
-        lines.append(
-            f"| {scenario.name} {scenario.what} | {limit} | {len(mine)} | {hung} | {right} | {told} | {example} |"
-        )
+        what = f"{scenario.name} {scenario.what}"
+        cells = (what, limit, len(mine), hung, right, suspect, told, most, example)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     hangs = {s.name for s in scenarios if s.within_min is not None and "HUNG" in s.verdicts}
     true = sum(o.hung and not o.wrong.startswith("false") for o in outcomes if o.scenario in hangs)
     false = sum(o.hung and (o.scenario not in hangs or o.wrong.startswith("false")) for o in outcomes)
@@ -150,9 +153,15 @@ def _report(rule: str, scenarios: Sequence[Scenario], outcomes: Sequence[Outcome
         good = [outcome for outcome in outcomes if outcome.scenario in names and outcome.hung and not outcome.wrong]
         for verdict, times in (("SUSPECT", [o.suspect_min for o in good]), ("HUNG", [o.hung_min for o in good])):
             if times:
-                half, most = (sorted(times)[len(times) * tenths // 10] for tenths in (5, 9))
-                lines.append(f"{verdict} {what}: median {half:.1f} min, 90th percentile {most:.1f} min.")
+                half, _, most = _spread(times).partition(", ")
+                lines.append(f"{verdict} {what}: median {half} min, 90th percentile {most} min.")
     return "\n".join(lines)
+
+
+def _spread(times: Sequence[float]) -> str:
+    """Median and 90th percentile of what was told; empty where nothing was."""
+    told = sorted(time for time in times if time < math.inf)
+    return ", ".join(f"{told[len(told) * tenths // 10]:.1f}" for tenths in (5, 9)) if told else ""
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ class Stack:
     in_collective: bool = False
     wakes_in: float | None = None
     helped: bool = False
+    faults: int | None = None
 
 
 @dataclass(frozen=True)
@@ -251,8 +252,8 @@ def dump(play: Play, t: float, wall: float) -> list[RankStack]:
             rate = (end - begin) / (last.t - first.t) if last.t > first.t else 0.0
             return int(begin + rate * passed)
 
-        switches, others = counted("switches"), counted("others")
-        counters = {"switches": switches, "others": others, "wakes_in": counted_down(first, passed)}
+        counters: dict[str, float | None] = {name: counted(name) for name in ("switches", "others", "faults")}
+        counters["wakes_in"] = counted_down(first, passed)
         found.append(RankStack(**asdict(first) | {"t": wall, "rank": r, "pid": 1000 + r} | counters))
     return found
 

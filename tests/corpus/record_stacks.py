@@ -28,7 +28,7 @@ FILE = HERE / "stacks.json"
 WAITS = ("reduce", "barrier", "gather", "async", "backward")
 ELSEWHERE = (
     *("guilty_lock", "guilty_sleep", "polls_for_a_file", "evaluates", "one_big_call", "loads", "serves", "uploads"),
-    *("child", "saves", "queue"),
+    *("child", "saves", "queue", "makes_a_list"),
 )
 #: What rank 0 of MindSpore does, and rank 1.
 MINDSPORE = (

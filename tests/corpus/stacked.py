@@ -69,7 +69,16 @@ def s6(s: Setting) -> Told:
 
 
 def s7(s: Setting) -> Told:
-    return _odd(s, at(Act(cpu=0.99, state="R"), "torch-one_big_call"), _waits_on_card(s), tail_min=26)
+    return _odd(s, at(Act(cpu=0.99, state="R"), "torch-one_big_call"), _waits_on_card(s))
+
+
+def s30(s: Setting) -> Told:
+    """Whether it touches memory is not known."""
+    return _odd(s, at(Act(cpu=0.99, state="R"), "one_big_call-faults"), _waits_on_card(s), tail_min=26)
+
+
+def s31(s: Setting) -> Told:
+    return _logs(_odd(s, at(Act(cpu=0.99, state="R"), "torch-one_big_call"), at(asleep(cpu=0.002), "torch-reduce")))
 
 
 def s24(s: Setting) -> Told:
@@ -105,10 +114,9 @@ def s25(s: Setting) -> Told:
 
 
 def s26(s: Setting) -> Told:
-    """A call of C takes up to 9 minutes."""
-    return _returns(
-        s, at(Act(cpu=0.99, state="R"), "torch-one_big_call"), _waits_on_card(s, "torch-barrier"), s.rng.uniform(3, 9)
-    )
+    """A call of C that makes something takes up to a quarter of an hour."""
+    makes = at(Act(cpu=0.99, state="R"), "torch-makes_a_list")
+    return _returns(s, makes, _waits_on_card(s, "torch-barrier"), s.rng.uniform(3, 15))
 
 
 def _returns(s: Setting, odd: Act, peers: Act, minutes: float) -> Told:
@@ -218,6 +226,7 @@ def s23(s: Setting) -> Told:
 
 
 RECORDED["backs-off"] = [replace(stack, wakes_in=120.0) for stack in RECORDED["torch-guilty_sleep"]]
+RECORDED["one_big_call-faults"] = [replace(stack, faults=None) for stack in RECORDED["torch-one_big_call"]]
 RECORDED["helped"] = [replace(stack, helped=True) for stack in RECORDED["torch-guilty_lock"]]
 RECORDED["joins"] = [
     replace(stack, wchan="unix_stream_read_generic", helped=True) for stack in RECORDED["torch-guilty_lock"]
@@ -257,8 +266,16 @@ STACKED = (
     _hang("S4", "a rank stopped, its peers in a collective", s4, 3.5, "stopped"),
     _hang("S5", "a rank blocked in a driver, its peers in a collective", s5, 3.5, "io_blocked"),
     _hang("S6", "S1, and only the cards say that the peers wait", s6, 3.5, "spin"),
+    replace(_hang("S7", "a rank in one call that makes nothing", s7, 4, "livelock"), verdicts=("WAITING", "HUNG")),
     replace(
-        _hang("S7", "a rank in one call, computing", s7, 13, "livelock"), verdicts=("HUNG",), high_confidence=False
+        _hang("S30", "S7, and whether it makes anything is not known", s30, 13, "livelock"),
+        verdicts=("HUNG",),
+        high_confidence=False,
+    ),
+    replace(
+        _hang("S31", "S7 without cards, with lines of a log", s31, 5, "livelock"),
+        verdicts=("WAITING", "HUNG"),
+        weather={"no_cards": True},
     ),
     replace(_hang("S24", "S7 on several CPUs", s24, 23, "livelock"), verdicts=("HUNG",), high_confidence=False),
     _hang("S27", "MindSpore: a rank in a lock or asleep, its peers in a collective", s27, 4, "spin"),
@@ -269,7 +286,7 @@ STACKED = (
     ),
     _life("S29", "MindSpore: a rank compiles a graph, or waits for data", s29),
     _life("S25", "a rank makes tokens, scores or an index", s25),
-    _life("S26", "a rank in one call, for up to 9 minutes", s26),
+    _life("S26", "a rank in one call that makes something, for up to 15 minutes", s26),
     _life("S8", "a rank looks for a file each second", s8),
     _life("S9", "a rank sends data in a thread", s9),
     _life("S10", "a server without requests, or a prompt", s10, "WAITING", "ALIVE", ranks=(1, 2), kinds=NVIDIA),

@@ -2,6 +2,6 @@
 
 `probable_cause.causes` asks the modules `causes_said` (its output), `causes_launched` (a launcher's report of its
 workers), `causes_hardware` (cards and node) and `causes_ended` (its records) in order; `found.Cause` is what they
-return. `past_attempts` asks for earlier attempts, `first_node` says which node of several is to blame. `advice.advise`
-is the one table from a cause to a recommendation.
+return. `hardened` adds where the job's own hardening explains an error. `past_attempts` asks for earlier attempts,
+`first_node` says which node of several is to blame. `advice.advise` is the one table from a cause to a recommendation.
 """

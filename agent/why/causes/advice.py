@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from muster.agent.why.causes import hardened
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, NONE, Cause, SeenIn
-from muster.agent.why.facts import NO_SPACE, READ_ONLY, Facts
+from muster.agent.why.facts import NO_SPACE, READ_ONLY, SHARED_MEMORY, Facts
 from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Outcome, State
@@ -70,6 +71,7 @@ SIGNATURES: dict[str, Advice] = {
     "no-space": Advice(_FAIL, "a file system is full: free space first"),
     "read-only": Advice(_FAIL, "it writes to a read-only file system, and no fault of it is known"),
     "nccl-system-error": Advice(_FAIL, "a system call of NCCL failed, and no fault of the node is known"),
+    "shared-memory-full": Advice(_FAIL, "shared memory (/dev/shm) is too small for it; a restart would fail, too"),
     "disk-quota": Advice(_FAIL, "the quota of the job's user is used up: free space first"),
     "corrupt-checkpoint": Advice(_FAIL, "a file that it reads is damaged; it would fail on any node"),
     "store-unavailable": Advice(_HERE, "a storage service did not answer or was too busy; a restart may work"),
@@ -99,7 +101,8 @@ def advise(facts: Facts, causes: Sequence[Cause]) -> Advice:
     # A hardware fault counts whatever else is wrong: the card must not get the next job.
     hardware = [one for one in causes if one.kind == "node" and one.confidence in (HIGH, MEDIUM)]
     for cause in (*hardware, *causes[:1]):
-        if (found := _unwritable(cause, facts) or _of(cause)) is not None and _outweighs(cause, facts):
+        found = _hardened(cause, facts) or _unwritable(cause, facts) or _of(cause)
+        if found is not None and _outweighs(cause, facts):
             return found
     return given
 
@@ -117,11 +120,16 @@ def _is_open(facts: Facts, early: Verdict) -> bool:
     return step is not None and step.outcome is Outcome.EXITED and step.status != 0
 
 
+def _hardened(cause: Cause, facts: Facts) -> Advice | None:
+    found = hardened.hint(cause, facts)
+    return Advice(_FAIL, f"{found.said}; it would fail on any node") if found is not None and found.is_sure else None
+
+
 def _unwritable(cause: Cause, facts: Facts) -> Advice | None:
     """Of a file system that could not be written, where it is known which: one of this node that is full without the
     job, too, or became read-only; or a full one that all nodes share. None: another cause, or nothing is known that
     would change the advice."""
-    if cause.signature not in (NO_SPACE, READ_ONLY) or cause.sign is None:
+    if cause.signature not in (NO_SPACE, READ_ONLY, SHARED_MEMORY) or cause.sign is None:
         return None
     found = facts.unwritable.get(cause.sign.path)
     if found is None:

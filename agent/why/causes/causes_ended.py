@@ -28,6 +28,8 @@ _SIGNALS = {
 }
 #: Seconds within which the order of two ends says nothing about which led to the other.
 SAME_END_S = 0.5
+#: How a container gets more shared memory, as a clause.
+_SHM = "--shm-size or --ipc=host gives it more (Kubernetes: an emptyDir with `medium: Memory` at /dev/shm)"
 _ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
@@ -172,6 +174,8 @@ def by_signal(facts: Facts, rank: Rank | None) -> Cause | None:
     if not (said := meaning(number)):
         return Cause(f"{who} died of {name}{how}", LOW, "unknown", rank=rank.rank)
     step = "Set PYTHONFAULTHANDLER=1 to see where; `--limit core=unlimited` keeps a core dump."
+    if number == signal.SIGBUS:
+        step = f"Check /dev/shm (`df -h /dev/shm`): a container has 64 MB of it, unless {_SHM}. {step}"
     return Cause(f"{who} died of {name}{how}: {said}", LOW, "job", (step,), rank=rank.rank)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from muster.agent.telemetry.job_processes import LAUNCHERS
-from muster.agent.text import uncapitalized
+from muster.agent.text import size, uncapitalized
 from muster.agent.why import curves
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn
-from muster.agent.why.facts import Facts
+from muster.agent.why.facts import SHARED_MEMORY, Facts
 from muster.agent.why.log_signs import Sign
 from muster.supervisors.model import verdict
 
@@ -70,10 +70,18 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
         tuple(steps),
         signature.id,
         sign,
-        tuple(curves.remarks(facts.minutes)) if seen else (),
+        (*_space(sign, facts), *(curves.remarks(facts.minutes) if seen else ())),
         SeenIn.OUTPUT,
         tied=tied is not None,
     )
+
+
+def _space(sign: Sign, facts: Facts) -> tuple[str, ...]:
+    """How large the shared memory is that was too small."""
+    found = facts.unwritable.get(sign.path) if sign.hit.signature.id == SHARED_MEMORY else None
+    if found is None or not found.size:
+        return ()
+    return (f"{found.mount} has {size(found.size)} here, of which {size(found.free)} is free now",)
 
 
 def _without_consequences(signs: Sequence[Sign], facts: Facts) -> list[Sign]:
@@ -214,7 +222,7 @@ def _order(
         ended_it = who(sign, facts) not in followers and _ended_it(sign, facts)
         tier = 2 if ended_it else 4
     else:
-        tier = 3
+        tier = 4 if is_survived(sign) else 3
     at = sign.at if sign.at is not None else float("inf")
     return tier, not sign.last, place, -signature.priority, at, sign.hit.at
 

@@ -8,7 +8,7 @@ error, the card wins only if a broken card can cause that kind of error.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from muster.agent.why.causes import causes_ended, causes_hardware, causes_launched, causes_said
+from muster.agent.why.causes import causes_ended, causes_hardware, causes_launched, causes_said, hardened
 from muster.agent.why.causes.found import LOW, NONE, Cause
 from muster.agent.why.facts import LIVE_S, Facts, latest
 from muster.supervisors.model import verdict
@@ -31,7 +31,7 @@ def causes(facts: Facts) -> list[Cause]:
         return list(_live(facts))
     found = [cause for cause in _ended(facts) if cause is not None]
     found = found or [causes_ended.unknown(facts)]
-    return [_with_crash(found[0], facts), *found[1:]]
+    return [_with_crash(hardened.with_hint(found[0], facts), facts), *found[1:]]
 
 
 def _with_crash(main: Cause, facts: Facts) -> Cause:

@@ -29,7 +29,8 @@ class Scene(enum.StrEnum):
 #: What each of them is. The first that holds counts.
 SCENE_WORDS = {
     Scene.LIVELY: "a card works, or the silence is shorter than suspect_s (suspect_soon_s where that is unusual: all "
-    "cards began to wait at once after steady work (established_s), or the logs lost their rhythm (cadence_factor))",
+    "cards began to wait or idle at once after steady work (established_s), or all ranks of a job without cards fell "
+    "silent at once, or the logs lost their rhythm (cadence_factor))",
     Scene.SPINNING: "all cards are at full utilization, or at a flat one, and none shows that it computes",
     Scene.STARTING: "no card is at full utilization, and none was active in this attempt",
     Scene.IDLE: "some cards idle or are not seen; the others, if there are any, wait for them",
@@ -94,7 +95,7 @@ class JobMoment(Readings):
     @cached_property
     def suspect_after(self) -> float:
         """Seconds of silence."""
-        soon = self.wait_at_once or self.npus_wait or self.lost_rhythm
+        soon = self.wait_at_once or self.npus_wait or self.lost_rhythm or self.idles_at_once
         return min(self.s.suspect_soon_s, self.s.suspect_s) if soon else self.s.suspect_s
 
     @cached_property

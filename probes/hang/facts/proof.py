@@ -1,5 +1,6 @@
 """What the stacks of the ranks prove: which ranks are elsewhere than the others, and do not go on."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -73,17 +74,19 @@ class StackProof:
     @cached_property
     def proven(self) -> Culprit | None:
         """The same, if it is proven: several dumps show each rank at one place, nobody wrote a line since the first of
-        them, and the rank to blame is stopped, blocked, gone, in a lock or asleep, and did nothing meanwhile."""
+        them, and the rank to blame is stopped, blocked, gone, in a lock or asleep, and did nothing meanwhile, or it
+        is in one call that makes nothing."""
         found = self.culprit
         if found is None or any(wait.looks < LOOKS for wait in self.waits.values()):
             return None
         if not all(self._waits_for_others(rank) for rank in found.peers):
             return None  # they wait at one line of the program: for what is not known
-        first = max(self._first(rank) for rank in self.waits)
         signs, odd = self.r.signs, found.ranks
+        first = max(self._first(rank, odd) for rank in self.waits)
         if signs.last(Strength.LOG) >= first:
             return None
-        if max(signs.last_of("some IO", odd), signs.last_of("some CPU time", odd)) >= first:
+        resting = [rank for rank in odd if rank not in self.waits or self.waits[rank].kind is not WaitKind.RUNS]
+        if max(signs.last_of("some IO", odd), signs.last_of("some CPU time", resting)) >= first:
             return None
         return found if all(self._is_stuck(rank) for rank in odd) else None
 
@@ -100,7 +103,8 @@ class StackProof:
     @cached_property
     def one_call(self) -> Culprit | None:
         """The rank to blame, if its thread stayed in one call for `proof_s`: it never waited, took no more
-        than a CPU, and neither wrote nor read. A call that does not return, or one that takes long."""
+        than a CPU, and neither wrote nor read; whether it touched memory anew is not known. A call that does not
+        return, or one that takes long."""
         found = self.culprit
         if found is None or any(rank not in self.waits for rank in found.ranks):
             return None
@@ -108,7 +112,10 @@ class StackProof:
             return None
         runs = [self.waits[rank] for rank in found.ranks]
         stays = all(
-            wait.kind is WaitKind.RUNS and wait.still_looks >= LOOKS and wait.at - wait.still_since >= self.r.s.proof_s
+            wait.kind is WaitKind.RUNS
+            and wait.faults is None
+            and wait.still_looks >= LOOKS
+            and wait.at - wait.still_since >= self.r.s.proof_s
             for wait in runs
         )
         first, signs = max(wait.still_since for wait in runs), self.r.signs
@@ -131,9 +138,11 @@ class StackProof:
             return rank in self._known_to_wait
         return waits_for_others(self.waits[rank].place, on_card=rank in self._known_to_wait)
 
-    def _first(self, rank: int) -> float:
+    def _first(self, rank: int, odd: Sequence[int]) -> float:
         """The first of the last dumps that count."""
         wait = self.waits[rank]
+        if wait.kind is WaitKind.RUNS and rank in odd:
+            return wait.barren_since
         return max(wait.since, wait.still_since) if wait.kind in (WaitKind.LOCK, WaitKind.SLEEP) else wait.since
 
     def _is_stuck(self, rank: int) -> bool:
@@ -144,10 +153,22 @@ class StackProof:
             return True
         if wait.kind is WaitKind.BLOCKED:  # of a place that is not known nothing is
             return wait.wchan not in ("", "0") and not wait.wchan.startswith(self.r.s.file_systems)
+        if wait.kind is WaitKind.RUNS:
+            return self._loops(wait, rank)
         if wait.kind is WaitKind.SLEEP:
             return wait.still_looks >= LOOKS and self._sleeps_on(wait)
         # A thread of the program may be the one that it waits for, and do something.
         return wait.kind is WaitKind.LOCK and wait.still_looks >= LOOKS and not wait.helped
+
+    def _loops(self, wait: RankWait, rank: int) -> bool:
+        """Whether its thread has been in one call for a minute, on one CPU, and neither waited nor touched memory anew:
+        a call that makes something needs some for it. It may wait for a card, where nobody sees what that does."""
+        return (
+            wait.barren_looks >= LOOKS
+            and wait.at - wait.barren_since >= self.r.s.suspect_soon_s
+            and self._takes_one_cpu(rank)
+            and not any(self.r.rank_of(key) == rank for key in self.r.cards.dark)
+        )
 
     def _takes_one_cpu(self, rank: int) -> bool:
         track, s = self.r.job.ranks.get(rank), self.r.s

@@ -71,6 +71,24 @@ class Readings:
         surely = bool(spins) and all(look.state is CardState.SPINS and look.confirmed for look in spins)
         return surely and not self.cards.works and not self.cards.dark and self.worked_steadily
 
+    @cached_property
+    def idles_at_once(self) -> bool:
+        """After steady work all cards that count idle; of a job without cards, each rank gave signs of life steadily,
+        and gives none. Its processes are known, and none is held: of such ones more is known later. And it never came
+        out of so long a silence."""
+        if self.silent < self.s.patience_ratio * self.job.survived_s:
+            return False
+        if self.now - self.job.procs_at > 2 * self.job.usual_s:
+            return False
+        if any(track.held(self.now, 0.0, self.s.gone_s) for track in self.tracks):
+            return False
+        if not self.looks:
+            living = [track for track in self.ranks if not self.has_ended(track)]
+            steady = self.s.established_s
+            return bool(living) and all(track.stirred_at - track.stirs_since >= steady for track in living)
+        others = (*self.cards.works, *self.cards.spins, *self.cards.dark)
+        return bool(self.idle_cards) and not others and self.worked_steadily
+
     def fell_silent(self) -> bool:
         """Cards, logs or processes gave signs for a good while, until the silence began."""
         s, job = self.s, self.job

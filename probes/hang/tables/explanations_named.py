@@ -41,7 +41,7 @@ EXPLANATIONS_NAMED: tuple[ExplanationRow, ...] = (
         tuple(Scene),
         words="a rank stays in one call, on one CPU, and never waits, and the others wait for it: too unsure to act",
         when=lambda m: m.stacks.one_call is not None,
-        scenario="S7",
+        scenario="S30",
         limit="hung_s",
         sets=RowSets.IS,
         reason="hung_s: a rank stays in one call",

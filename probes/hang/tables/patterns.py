@@ -47,6 +47,11 @@ def _loops(m: JobMoment) -> bool:
     )
 
 
+def _is_proven_to_loop(m: JobMoment) -> bool:
+    found = m.stacks.proven if m.is_proven else None
+    return found is not None and found.place.kind is WaitKind.RUNS
+
+
 def _at_rest(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     """Ranks that wait for requests or at a prompt."""
     return m.stacks.at_rest, {rank: m.stacks.waits[rank].place.text for rank in m.stacks.at_rest}
@@ -148,6 +153,22 @@ PATTERNS: tuple[PatternRow, ...] = (
         clears=lambda _: ("the debugger lets it go on",),
     ),
     PatternRow(
+        "proof by stacks: a loop",
+        None,
+        words="silent for proof_s, and three dumps of stacks show all but a few ranks in a collective, and these few, "
+        "for suspect_soon_s, in one call, on one CPU, which neither waits nor touches memory anew",
+        when=_is_proven_to_loop,
+        verdict=HangVerdict.HUNG,
+        scenario="S7",
+        kind=HangKind.LIVELOCK,
+        rule="stacks: the others wait for a rank that loops in one call, and makes nothing",
+        who=_blamed,
+        since=lambda m: m.stacks.since,
+        limit=("proof",),
+        sure=0.7,
+        clears=_proof_clears,
+    ),
+    PatternRow(
         "proof by stacks",
         None,
         words="silent for proof_s, and three dumps of stacks show all but a few ranks in a collective, and these few "
@@ -184,7 +205,7 @@ PATTERNS: tuple[PatternRow, ...] = (
         "hung_s (proof_s) show all but a few ranks in a collective, and these few run through the same lines",
         when=_loops,
         verdict=HangVerdict.HUNG,
-        scenario="S7",
+        scenario="S30",
         kind=HangKind.LIVELOCK,
         rule="stacks: the others wait for a rank that runs through the same lines: work, or a loop",
         who=_blamed,

@@ -83,6 +83,11 @@ def _is_busy(m: JobMoment) -> bool:
     return m.busy and m.silent >= m.s.suspect_s
 
 
+def _is_waited_for(m: JobMoment) -> bool:
+    """It computes since the cards wait: what is counted over a period may be from before."""
+    return m.busy and bool(m.cards.spins) and m.host.busy_at - m.since >= min(m.suspect_after, m.s.period_s)
+
+
 # --- who --------------------------------------------------------------------------------------------------------------
 
 
@@ -260,8 +265,8 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
     ),
     _idle(
         "busy, waited for",
-        words="a rank computes on the CPU, and cards of other ranks wait",
-        when=lambda m: _is_busy(m) and bool(m.cards.spins),
+        words="a rank has computed on the CPU for period_s of the silence, and cards of other ranks wait",
+        when=_is_waited_for,
         verdict=HangVerdict.WAITING,
         scenario="P39",
         rule="per rank: cards wait for a rank that computes on the CPU",

@@ -1,5 +1,6 @@
 """Ranks of PyTorch on gloo, two to four of them: each does what its argument says, and then waits for ever."""
 
+import itertools
 import os
 import socket
 import subprocess
@@ -46,6 +47,11 @@ def evaluates():
 
 def one_big_call():
     sum(range(10**13))
+
+
+def makes_a_list():
+    a_million_bits = (1 << 1_000_000) - 3
+    list(map(int.__mul__, itertools.repeat(a_million_bits), itertools.repeat(a_million_bits)))
 
 
 def loads():

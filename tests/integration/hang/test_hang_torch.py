@@ -117,16 +117,17 @@ def test_a_rank_that_computes_for_ever_is_waited_for_and_then_hung(
 
 
 @pytest.mark.slow
-def test_a_rank_in_a_loop_of_c_is_named_and_hung_but_not_ended(on_stage: Stage, tmp_path: Path) -> None:
+def test_a_rank_in_a_loop_of_c_is_found_named_and_ended(on_stage: Stage, tmp_path: Path) -> None:
     daemon, _, watcher = on_stage
     absent = tmp_path / "absent"
     trains(on_stage, "c", absent, False, on_hang="stop")
     absent.touch()
     assert watcher.wait("ddp", time.time(), told("HUNG"))
     hung = watcher.changes["ddp"][-1]
-    assert (str(hung.kind), hung.ranks) == ("livelock", (ODD,))
-    assert (hung.evidence["row"], hung.evidence["limit_rows"]) == ("a loop by stacks", ["a call that does not return"])
+    assert (str(hung.kind), hung.ranks, hung.confidence) == ("livelock", (ODD,), 0.7)
+    assert (hung.evidence["row"], hung.evidence["limit_rows"]) == ("proof by stacks: a loop", ["proof"])
     assert re.match(r"runs in prepare_next_batch \(\S*ddp_absent.py:\d+\)", hung.evidence["culprit"]["does"])
-    # First its stacks are taken once more.
-    eventually(lambda: "job.hang_not_acted" in {event.kind for event in daemon.event_list("ddp")}, 60)
-    assert daemon.get("ddp").state == job_pb2.JOB_STATE_RUNNING
+    job = daemon.wait("ddp", 120)
+    assert (job.state, job.verdict.first_failed_rank) == (job_pb2.JOB_STATE_FAILED, ODD)
+    assert job.ranks[ODD].outcome == job_pb2.RANK_OUTCOME_HUNG
+    assert re.match(rf"hung: rank {ODD} runs in prepare_next_batch ", job.verdict.summary), job.verdict.summary

@@ -468,12 +468,14 @@ def test_the_rank_that_raised_is_the_cause_though_its_peer_exits_first(shared: D
     assert ended.attributes["first_failed_rank"] == "0"
 
 
-#: As PEERS without Python's way out of the interpreter: attempt 0 alone fails, or every one.
+#: As PEERS without Python's way out of the interpreter: attempt 0 alone fails, or every one; the second ends, or runs.
 TWICE = """
 import os, signal, sys, time
 flag = sys.argv[1] + os.environ["MUSTER_ATTEMPT"]
 if os.environ["MUSTER_ATTEMPT"] != "0" and sys.argv[2] == "once":
     sys.exit(0)
+if os.environ["MUSTER_ATTEMPT"] != "0" and sys.argv[2] == "runs":
+    signal.pause()
 if os.environ["RANK"] == "1":
     os.write(2, b"Traceback (most recent call last):\\n  File 'a', line 1\\nOSError: [Errno 5] Input/output error\\n")
     open(flag, "w").close()
@@ -483,6 +485,23 @@ while not os.path.exists(flag):
 time.sleep(0.5)
 raise RuntimeError("[x/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:29500")
 """
+
+
+def test_an_earlier_attempt_is_blamed_while_the_next_one_runs(daemon: Daemon, tmp_path: Path) -> None:
+    """By another daemon, too."""
+    command = ("start", "--job-id", "x", "--ranks", "2", "--max-restarts", "1", "--restart-backoff", "10ms", "--")
+    daemon.cli(*command, sys.executable, "-c", TWICE, str(tmp_path / "flag"), "runs")
+
+    def blamed() -> bool:
+        job = daemon.get("x")
+        return [attempt.first_failed_rank for attempt in job.past_attempts] == [1]
+
+    eventually(blamed)
+    daemon.kill()
+    daemon.start()
+    eventually(blamed)
+    assert daemon.get("x").state == job_pb2.JOB_STATE_RUNNING
+    assert "; the cause is in rank 1\n" in daemon.cli("status", "x").stdout
 
 
 @pytest.mark.parametrize("how", ["once", "always"])

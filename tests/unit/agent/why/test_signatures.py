@@ -21,6 +21,164 @@ SYNCHRONIZE = (
 )
 ERR = "(PID:17096, Device:5, RankID:5) ERR00100 PTA call acl api failed"
 SAMPLES = [
+    # facebookresearch/detectron2#2848, ErlerPhilipp/points2surf#17, LiuHC0428/LAW-GPT#33, NVIDIA/nvidia-docker#1730
+    (
+        "cuda-init",
+        "    torch._C._cuda_init()\nRuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.\n",
+    ),
+    (
+        "cuda-init",
+        "    torch._C._cuda_init()\nRuntimeError: CUDA unknown error - this may be due to an incorrectly set up "
+        "environment, e.g. changing env variable CUDA_VISIBLE_DEVICES after program start. Setting the available "
+        "devices "
+        "to be zero.\n",
+    ),
+    ("cuda-init", "Failed to initialize NVML: Unknown Error\n"),
+    # aws/sagemaker-mxnet-inference-toolkit#112, xorbitsai/inference#883
+    (
+        "cuda-driver-missing",
+        "    self._handle = _dlopen(self._name, mode)\n"
+        "OSError: libcuda.so.1: cannot open shared object file: No such file or directory\n",
+    ),
+    ("cuda-driver-missing", "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory\n"),
+    # NVIDIA-AI-Blueprints/video-search-and-summarization#70, apecloud/ApeRAG#120
+    (
+        "cuda-mps",
+        "RuntimeError: Unexpected error from cudaGetDeviceCount()\n"
+        "Error 807: MPS server is not ready to accept new MPS client requests\n",
+    ),
+    (
+        "cuda-mps",
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+        "NumCudaDevices() that might have already set an error? Error 805: MPS client failed to connect to the MPS "
+        "control "
+        "daemon or the MPS server\n",
+    ),
+    # NVIDIA/nccl#1788, pytorch/ao#3841
+    (
+        "nccl-nvls",
+        "[2025-07-21 19:05:29] node004:27907:27907 [1] transport/nvls.cc:254 NCCL WARN Cuda failure 401 'the operation "
+        "cannot be performed in the present state'\nnode004:27907:27907 [1] NCCL INFO transport/nvls.cc:409 -> 1\n",
+    ),
+    ("nccl-nvls", "Failed to bind NVLink SHARP (NVLS) Multicast memory: CUDA error 401\n"),
+    # modelscope/ms-swift#9443, NVIDIA/nccl#296
+    (
+        "collective-mismatch",
+        "[rank1]: RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=3104, OpType=ALLREDUCE, TensorShape=[195812480], "
+        "TensorDtypes=BFloat16), but "
+        "Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=3104, OpType=ALLREDUCE, "
+        "TensorShape=[51123456]).Collectives differ in the following aspects:   Tensor Tensor shapes: 195812480vs "
+        "51123456\n",
+    ),
+    (
+        "collective-mismatch",
+        "init.cc:1247 NCCL WARN Mismatched collective detected, please check your collective calls at and around "
+        "rank 39. "
+        "You can use NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=COLL to see the collective logs\n",
+    ),
+    # NVIDIA/nccl#1589
+    (
+        "nccl-shm-attach",
+        "g148:14937:69361 [0] misc/shmutils.cc:93 NCCL WARN Call to open failed: No such file or directory\n\n"
+        "g148:14937:69361 [0] misc/shmutils.cc:129 NCCL WARN Error while attaching to shared memory segment "
+        "/dev/shm/nccl-glnlGK (size 14156128), error: No such file or directory (2)\n",
+    ),
+    # facebookresearch/metaseq#52
+    (
+        "rendezvous-refused",
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 4330, for key: "
+        "store_based_barrier_key:522 (world_size=2048, worker_count=1792, timeout=0:30:00)\n",
+    ),
+    # NVIDIA/nccl#1920
+    (
+        "nccl-peer-gone",
+        "[2025-11-24 11:20:21] gpu-server320 [5] misc/socket.cc:46 NCCL WARN socketProgressOpt: Call to send to "
+        "10.44.137.149<52905> failed : Connection reset by peer\n",
+    ),
+    # garyexplains/examples#13, horovod/horovod#1950
+    (
+        "mpi-peer-gone",
+        "--------------------------------------------------------------------------\n"
+        "ORTE has lost communication with a remote daemon.\n\n"
+        "  HNP daemon   : [[64112,0],0] on node wmaster-desktop\n  Remote daemon: [[64112,0],1] on node 10.126.10.10\n",
+    ),
+    (
+        "mpi-peer-gone",
+        "An MPI communication peer process has unexpectedly disconnected.  This\n"
+        "usually indicates a failure in the peer process (e.g., a crash or\n"
+        "otherwise exiting without calling MPI_FINALIZE first).\n",
+    ),
+    # horovod/horovod#1421, horovod/horovod#243
+    (
+        "horovod-peer-gone",
+        "tensorflow.python.framework.errors_impl.UnknownError: Horovod has been shut down. This was caused by an "
+        "exception "
+        "on one of the ranks or an attempt to allreduce, allgather or broadcast a tensor after one of the ranks "
+        "finished "
+        "execution.\n",
+    ),
+    # ymcui/Chinese-LLaMA-Alpaca#534
+    (
+        "loss-scale",
+        "Traceback (most recent call last):\n"
+        "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n",
+    ),
+    # JIA-Lab-research/MGM#91, deepspeedai/DeepSpeed#1077, deepspeedai/DeepSpeed#694
+    (
+        "extension-build",
+        "deepspeed.ops.op_builder.builder.CUDAMismatchException: >- DeepSpeed Op Builder: Installed CUDA version "
+        "12.2 does "
+        "not match the version torch was compiled with 11.7, unable to compile cuda/cpp extensions without a "
+        "matching cuda "
+        "version.\n",
+    ),
+    (
+        "extension-build",
+        "Exception: Installed CUDA version 11.0 does not match the version torch was compiled with 10.1, unable to "
+        "compile "
+        "cuda/cpp extensions without a matching cuda version.\n",
+    ),
+    ("extension-build", "RuntimeError: Error building extension 'fused_adam'\n"),
+    # deepspeedai/DeepSpeed#3823, deepspeedai/DeepSpeed#3232
+    (
+        "killed",
+        "[2023-04-14 13:11:27,879] [INFO] [launch.py:428:sigkill_handler] Killing subprocess 13266\n"
+        "[2023-04-14 13:11:27,885] [ERROR] [launch.py:434:sigkill_handler] ['/usr/bin/python3', '-u', 'main.py', "
+        "'--local_rank=0'] exits with return code = -9\n",
+    ),
+    # mindspore-lab/mindone#465
+    (
+        "npu-out-of-memory",
+        "    self.stub_shape = self.stub.get_shape()\n"
+        "RuntimeError: Malloc for kernel output failed, Memory isn't enough, node:Default/Cast-op446\n",
+    ),
+    # Ascend/samples#21, PaddlePaddle/PaddleCustomDevice#706, bitsandbytes-foundation/bitsandbytes#1695
+    ("cann-driver", "aclrtSetDevice: open device 0 failed, runtime result = 507033.\n"),
+    (
+        "cann-aicore",
+        "Call aclrtSynchronizeStream(reinterpret_cast<aclrtStream>(stream)) failed : 507015 at file "
+        "/workspace/PaddleCustomDevice/backends/npu/runtime/runtime.cc line 408\n",
+    ),
+    (
+        "cann-aicore",
+        "EH9999: Inner Error!\n        rtDeviceSynchronizeWithTimeout execute failed, reason=[vector core exception]"
+        "[FUNC:FuncErrorReason][FILE:error_message_manage.cc][LINE:53]\n",
+    ),
+    # container2wasm/container2wasm#239
+    (
+        "setuid-program",
+        'sudo: The "no new privileges" flag is set, which prevents sudo from running as root.\n'
+        "sudo: If sudo is running in a container, you may need to adjust the container configuration to disable the "
+        "flag.\n",
+    ),
+    # facebookresearch/mmf#441
+    (
+        "shared-memory-full",
+        "2020-08-03T10:20:25 | mmf.utils.general: Starting training...\n"
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory "
+        "(shm).\n",
+    ),
     (
         "cuda-out-of-memory",
         'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n    main()\n'

@@ -699,9 +699,9 @@ def test_a_restarted_job_that_never_gets_going_is_hung_after_an_hour() -> None:
 
 def test_time_without_records_proves_nothing() -> None:
     node = Node()
-    lines = [*node.steps(10, WORK), *node.steps(2, SLEEP)]
+    lines = [*node.steps(10, WORK), *node.steps(0.5, SLEEP)]
     node.t += 3600
-    changes = fed([*lines, *node.steps(2, SLEEP)])
+    changes = fed([*lines, *node.steps(0.25, SLEEP)])
     assert verdicts(changes) == ["ALIVE"]
 
 
