@@ -11,6 +11,7 @@ import anyio
 import click
 
 from muster.agent.config.live_config import LiveConfig
+from muster.agent.config.schema import Config
 from muster.agent.errors import StartupError
 from muster.agent.host import heap, lockfile, log_setup, ownership, state_folder
 from muster.agent.link import nursery_start
@@ -46,17 +47,14 @@ def start(
     try:
         if not trusted:
             ownership.refuse_environment_of_others()
-        settings = LiveConfig(root, config_file, record)
+        settings = LiveConfig(root, config_file, record, _refuse_unusable)
         if check:
             from muster.agent.api import server
             from muster.agent.jobs.hardening import decided
 
             state_folder.check(root)
             server.check(root, settings.now)
-            unusable, odd = decided.trouble(settings.now.hardening)
-            if unusable:
-                raise StartupError(f"{unusable}; musterd would start, and refuse the jobs of other users")
-            for text in odd:
+            for text in decided.odd(settings.now.hardening):
                 click.echo(f"musterd: {text}", err=True)
             click.echo(settings.origin)
             return
@@ -71,6 +69,15 @@ def start(
         click.echo(f"musterd: {failure}", err=True)
         sys.exit(1)
     _leave()
+
+
+def _refuse_unusable(config: Config) -> None:
+    """Raises StartupError for settings over which each job would trip."""
+    if config.hardening.seccomp_profile:
+        from muster.agent.jobs.hardening import decided  # only here: most nodes have none
+
+        if text := decided.unusable(config.hardening):
+            raise StartupError(text)
 
 
 def _serve(root: Root, settings: LiveConfig, owner_fd: int | None, begun: Begun | None) -> None:

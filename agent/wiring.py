@@ -30,6 +30,7 @@ from muster.agent.host.pid_one import is_init
 from muster.agent.jobs.cards.leasing import Leasing
 from muster.agent.jobs.crashes import Crashes
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
+from muster.agent.jobs.hardening.private_tmps import PrivateTmps
 from muster.agent.jobs.output_losses import OutputLosses
 from muster.agent.jobs.registry import Registry
 from muster.agent.link import connection
@@ -195,6 +196,7 @@ async def _run(daemon: Daemon) -> None:
         tasks.start_soon(daemon.limits.run)
         tasks.start_soon(daemon.own_logs.run)
         tasks.start_soon(daemon.losses.run)
+        tasks.start_soon(PrivateTmps(daemon.root, daemon.health.found).run)
         if is_init():
             tasks.start_soon(orphans.reap, daemon.registry)
         await tasks.start(daemon.events.run)

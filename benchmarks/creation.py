@@ -1,5 +1,6 @@
 """Creates the processes of gangs: by the program muster-spawn, and by forks of the supervisor, in the same rounds."""
 
+import contextlib
 import gc
 import json
 import os
@@ -16,6 +17,8 @@ from benchmarks.measure import median
 from benchmarks.node import BenchmarkFailed
 from benchmarks.peers import Peers
 from benchmarks.report import Row
+from muster.probes.kernel import process
+from muster.supervisors.launch.creation.underway import Waiting
 
 GANGS = (1, 8, 64)
 ROUNDS = 25
@@ -74,7 +77,7 @@ def _rounds(folder: Path) -> None:
                 pids: list[int] = []
                 time.sleep(_REST_S)
                 begin = time.perf_counter()
-                spawning.spawn(specs, folder / "unborn", lambda: None, pids.extend, said.append)
+                _done(spawning.spawn(specs, folder / "unborn", lambda: None, pids.extend, said.append))
                 created = time.perf_counter() - begin
                 for pid in pids:
                     os.waitpid(pid, 0)
@@ -86,6 +89,14 @@ def _rounds(folder: Path) -> None:
     if cgroup:
         job_limits.remove(Path(cgroup))
     print(json.dumps({"took": took, "said": said, "cgroup": bool(cgroup)}))
+
+
+def _done(work: Waiting[None]) -> None:
+    """Waits for what a supervisor's loop waits for."""
+    with contextlib.suppress(StopIteration):
+        pidfd, seconds = next(work)
+        while True:
+            pidfd, seconds = work.send(process.wait_ended(pidfd, seconds))
 
 
 if __name__ == "__main__":

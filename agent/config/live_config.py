@@ -1,5 +1,6 @@
 """The configuration in force: read at the start, and again on SIGHUP."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,12 @@ _log = structlog.get_logger(__name__)
 class LiveConfig:
     """The present configuration; SIGHUP reads it again."""
 
-    def __init__(self, root: Root, path: Path | None, record: str = "") -> None:
+    def __init__(
+        self, root: Root, path: Path | None, record: str = "", refuse: Callable[[Config], None] = lambda _: None
+    ) -> None:
         """Raises StartupError. A file that is named must exist, the default one need not. `record`: in the place of
-        what the file says of telemetry.record."""
-        self._record = record
+        what the file says of telemetry.record. `refuse` raises StartupError for what cannot be used on this node."""
+        self._record, self._refuse = record, refuse
         self._path = path or root.config
         self._named = path is not None
         self.now = self._read()
@@ -54,6 +57,7 @@ class LiveConfig:
     def _read(self) -> Config:
         there = self._named or self._path.exists()
         read = loading.load(self._path, own=True) if there else Config()
+        self._refuse(read)
         if not self._record:
             return read
         return replace(read, telemetry=replace(read.telemetry, record=self._record))

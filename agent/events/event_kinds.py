@@ -45,7 +45,9 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
             "`attempt` (the next), `exit_code` (of the attempt that failed)",
         ),
         "job.ended": EventKind(
-            "the job has ended", "`state`, `exit_code`, `first_failed_rank`, `reason` (`TIMED_OUT`)"
+            "the job has ended",
+            "`state`, `exit_code`, `first_failed_rank`, `reason` (`TIMED_OUT`), "
+            "`faulty_node` (another node, to be isolated)",
         ),
         "job.explained": EventKind(
             "muster knows the cause of a job's failure, seconds after its end; again if a later fact changes it",

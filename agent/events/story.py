@@ -6,7 +6,7 @@ from typing import Any
 from muster.agent.events.event_store import Event
 from muster.agent.text import plain
 from muster.probes.kernel import endings
-from muster.supervisors.model import verdict
+from muster.supervisors.model import node_ends, verdict
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.staging_progress import CODE, INPUTS, OUTPUTS
@@ -198,6 +198,9 @@ def _ended(job: Job, took: float) -> _Told:
         message = job.verdict.summary
         attributes["exit_code"] = job.verdict.exit_code
         attributes["recommendation"] = job.verdict.recommendation
+        advice = job.verdict.recommendation, job.verdict.recommendation_reason
+        if node := node_ends.faulty(job.verdict.summary, advice):
+            attributes["faulty_node"] = node
         if reason := verdict.reason(job):
             attributes["reason"] = reason
         if job.verdict.first_failed is not None:

@@ -80,6 +80,9 @@ class Entry:
     notes: dict[str, str] | None = None
     #: Why its supervisor does nothing at this moment (stuck_supervisor.py); empty: as far as is known it works.
     stuck: str = ""
+    #: Pid and start of the supervisor that the nursery has forked, and that is not ready yet though it could be; 0, 0:
+    #: there is none.
+    awaited: tuple[int, int] = (0, 0)
     #: Its checks are done, and it waits until it is released (`hold` of its spec).
     awaits_release: bool = False
     #: Its explained verdict, once it has ended and that is known.
@@ -102,6 +105,15 @@ class Entry:
         """Whether the job has ended, and only earlier attempts of it have no explanation yet."""
         ended_otherwise = self.job.state.final and self.job.state not in EXPLAINED
         return ended_otherwise and bool(self.job.past) and not self.damaged and self.explained is None
+
+    @property
+    def supervisors(self) -> set[int]:
+        """Pids: of the one that the journal names, and of the one that is awaited."""
+        return {self.job.supervisor_pid, self.awaited[0]} - {0}
+
+    def awaits(self, pid: int, start: int) -> None:
+        """This supervisor is late."""
+        self.awaited = pid, start
 
     def note(self, source: str, text: str) -> None:
         """Sets the sentence of a source; an empty text removes it."""

@@ -202,16 +202,16 @@ def remove(root: Root, entry: Entry, keep_logs: bool) -> str:
         with contextlib.suppress(OSError):
             own = (entry.job_id, root.own_job_logs(entry.job_id).name)
             log_ownership.remove_folders(path for path in files.folders if path.name in own)
-    left = ""
+    left: list[str] = []
     if entry.job.hardening.private_tmp:  # outputs were kept, or its supervisor was killed right after the last record
         from muster.supervisors.launch.hardening import private_tmp  # few jobs have one
 
-        left = private_tmp.remove(entry.job.hardening.tmp_name(entry.job_id))
+        left = [remove_tree(Path(path)) for path in private_tmp.existing(entry.job.hardening.tmp_name(entry.job_id))]
     gone = root.jobs / f".{entry.job_id}.{secrets.token_hex(4)}"
     with contextlib.ExitStack() as opened:
         jobs = _opened(opened, root.jobs)
         os.rename(entry.job_id, gone.name, src_dir_fd=jobs, dst_dir_fd=jobs)
-    return "; ".join(filter(None, (left, remove_tree(gone))))
+    return "; ".join(filter(None, (*left, remove_tree(gone))))
 
 
 def remove_tree(folder: Path) -> str:

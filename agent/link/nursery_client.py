@@ -46,11 +46,19 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Answer:
-    """The answer to a `tend`; `message` stays None if the nursery died before."""
+    """The answer to a `tend`; `message` stays None if the nursery died before. `late`, `last`: as in `tend`."""
 
     done: anyio.Event = field(default_factory=anyio.Event)
     since: float = field(default_factory=anyio.current_time)
     message: messages.Message | None = None
+    late: Callable[[int, int], None] | None = None
+    last: tuple[int, int] | None = None
+
+    def is_late(self, pid: int, start: int) -> None:
+        """The supervisor that is waited for is this process."""
+        self.last = (pid, start)
+        if self.late is not None:
+            self.late(pid, start)
 
 
 def _which(message: messages.Message) -> Which | None:
@@ -127,8 +135,9 @@ class NurseryClient:
                 pause.reset()
             await anyio.sleep(pause.next())
 
-    async def tend(self, job_id: str) -> int:
+    async def tend(self, job_id: str, late: Callable[[int, int], None] | None = None) -> int:
         """Makes sure that a job has a living supervisor; returns the generation of the nursery that now knows it.
+        `late` gets pid and start of a supervisor that was forked a while ago, and is not ready.
 
         Raises LinkLost if this took over 20 s or the nursery died, Refused with the nursery's reason.
         """
@@ -141,6 +150,10 @@ class NurseryClient:
                 if answer is None:
                     answer = self._waiting[job_id] = _Answer()
                     await self._connection.send({"op": "tend", "job": job_id})
+                if late is not None:
+                    answer.late = late
+                    if answer.last is not None:
+                        late(*answer.last)
                 await answer.done.wait()
         except TimeoutError:
             raise LinkLost(self.trouble or f"the nursery did not bring a supervisor up in {TEND_S:g} s") from None
@@ -211,6 +224,11 @@ class NurseryClient:
                 said = [str(message.get(name, "")) for name in ("job", "how", "error")]
                 self._explained |= not said[0]
                 self.died(said[0], said[1], said[2], message.get("lived") is not False, _which(message))
+            elif message["op"] == "late":
+                waited = self._waiting.get(str(message.get("job")))
+                pid, start = message.get("pid"), message.get("start")
+                if waited is not None and isinstance(pid, int) and isinstance(start, int):
+                    waited.is_late(pid, start)
             elif message["op"] == "notice":
                 _log.warning("nursery.notice", pid=self.pid, text=str(message.get("text", "")))
             elif message["op"] == "tend":

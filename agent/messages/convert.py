@@ -19,7 +19,7 @@ from muster.agent.text import plain
 from muster.probes.hang.slow import SlowChange
 from muster.supervisors.launch.modes import modelarts, presets
 from muster.supervisors.launch.spec_rules import violations
-from muster.supervisors.model import lifecycle, verdict
+from muster.supervisors.model import lifecycle, node_ends, verdict
 from muster.supervisors.model.hardening import Hardening
 from muster.supervisors.model.job_logs import log_of
 from muster.supervisors.model.spec import JobSpec, Violation
@@ -299,6 +299,7 @@ def _verdict(known: lifecycle.Verdict, unordered: Sequence[int] = ()) -> job_pb2
         recommendation_reason=plain(known.recommendation_reason),
         stopped_by=plain(known.stopped_by),
         unordered=unordered,
+        faulty_node=plain(node_ends.faulty(known.summary, (known.recommendation, known.recommendation_reason))),
     )
 
 

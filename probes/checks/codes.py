@@ -655,6 +655,12 @@ _NODE: dict[Code, Explanation] = {
         " Writing then resumes by itself, and a line in the log says what is missing.",
         30.0,
     ),
+    Code.PRIVATE_TMP_LEFT: _aged(
+        "A job had a `/tmp` of its own and has ended, and the folder behind it could not be removed. It holds space on"
+        " the file system of `/tmp`. The reason says why.",
+        "Fix what the reason names, or remove the folder: muster tries again every five minutes.",
+        900.0,
+    ),
     Code.KERNEL_LOG_UNREADABLE: _unsure(
         "The kernel's log cannot be read, so muster does not see Xids, disk errors and OOM kills. The reason says which"
         " permission or device is missing.",

@@ -156,8 +156,10 @@ class AttemptEnd:
         job = self._context.job
         if not job.hardening.private_tmp or job.outputs_kept:
             return
-        if trouble := private_tmp.remove(job.hardening.tmp_name(self._context.spec.job_id)):  # nobody waits for that
-            self._context.refusals.say(trouble)
+        try:
+            private_tmp.begin_removal(job.hardening.tmp_name(self._context.spec.job_id))
+        except OSError as error:
+            self._context.refusals.say(f"its private /tmp is left to musterd: {explain(error)}")
 
     def _in_private_tmp(self) -> str:
         """Where on the node outputs are that the job has in a /tmp of its own, as the end of a sentence."""

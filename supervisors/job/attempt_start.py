@@ -11,6 +11,7 @@ from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.step_run import StepRun
 from muster.supervisors.launch import card_numbers, environment, spawning
 from muster.supervisors.launch.child import Account, ProcessSpec
+from muster.supervisors.launch.creation.underway import Underway, Waiting
 from muster.supervisors.launch.modes import boot
 from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Job, Rank
@@ -42,7 +43,7 @@ class RankStart:
             self._builder = spawning.ProcessBuilder(context.root, context.spec, context.job, account)
         return self._builder
 
-    def spawn(self) -> None:
+    def spawn(self) -> Waiting[None]:
         """Raises OSError, NotStartable, with no rank left."""
         context, builder, job = self._context, self.builder(), self._context.job
         # All is ready before the first fork: each fork makes us copy again every page that we touch behind it.
@@ -58,14 +59,14 @@ class RankStart:
         def record(pids: list[int]) -> None:
             self._record(pids, processes)
 
-        spawning.spawn(specs, context.paths.unborn, open_output, record, context.refusals.say)
+        yield from spawning.spawn(specs, context.paths.unborn, open_output, record, context.refusals.say)
 
     def beside(self, rank: Rank) -> ProcessSpec:
         """The process spec of what runs beside a rank. Raises OSError, NotStartable."""
         builder = self.builder()
         return builder.beside(rank, self._changes(builder))
 
-    def spawn_services(self) -> None:
+    def spawn_services(self) -> Waiting[None]:
         """Raises OSError, NotStartable, with no service left."""
         context, builder, job = self._context, self.builder(), self._context.job
         specs = builder.services(self._changes(builder))
@@ -85,7 +86,7 @@ class RankStart:
             self._ends.watch()
 
         try:
-            spawning.spawn(specs, context.paths.unborn, open_output, record, context.refusals.say)
+            yield from spawning.spawn(specs, context.paths.unborn, open_output, record, context.refusals.say)
         except OSError:
             if job.has_services:  # on record, though none was let go
                 self._ends.take_back()
@@ -128,7 +129,10 @@ class AttemptStart:
         step: StepRun,
         escalation: Escalation,
         attempt_end: AttemptEnd,
+        underway: Underway,
     ) -> None:
+        """`underway`: of the gang, or step, that is being created."""
+        self._underway = underway
         self._context, self._ends, self._ranks, self._step = context, ends, ranks, step
         self._escalation, self._attempt_end = escalation, attempt_end
 
@@ -173,14 +177,17 @@ class AttemptStart:
         self._escalation.take_order()
         if self._context.job.stop is not None:
             return
+        self._underway.begin(self._creation())
+
+    def _creation(self) -> Waiting[None]:
         name = steps.due(self._context.spec, self._context.job)
         try:
             if name:
-                self._step.begin(self._ranks.builder(), name, {})
+                yield from self._step.begin(self._ranks.builder(), name, {})
             elif self._context.job.services and not self._context.job.has_services:
-                self._ranks.spawn_services()
+                yield from self._ranks.spawn_services()
             else:
-                self._ranks.spawn()
+                yield from self._ranks.spawn()
         except (OSError, NotStartable) as error:
             self._failed(error)
 

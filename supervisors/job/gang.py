@@ -24,6 +24,7 @@ from muster.supervisors.job.stop_causes import StopCauses
 from muster.supervisors.job.takeover import Takeover
 from muster.supervisors.launch import environment
 from muster.supervisors.launch.containment import Containment
+from muster.supervisors.launch.creation.underway import Underway, Waiting
 from muster.supervisors.model import verdict
 from muster.supervisors.model.journal import Contents
 from muster.supervisors.model.ledger import Ledger
@@ -60,16 +61,20 @@ class RankGang:
         contained = Containment(job.cgroup, job.processes, nonce, adopted=job.was_taken)
         self._context = context = JobContext(root, spec, loop, ledger, link, self._output, contained, refusals)
 
+        #: Creates the gang, or a step.
+        self._underway = Underway(loop)
         self._ranks = RankStart(context, ends)
         self._sessions = Sessions(loop, spec.boot, job, contained, self._ranks.beside)
-        self._remains = Remains(context, ends, self._sessions)
+        self._remains = Remains(context, ends, self._sessions, self._underway)
         self._escalation = Escalation(context, ends, self._remains)
         self._step = StepRun(context, ends, self._remains, self._escalation)
         self._causes = StopCauses(context, self._escalation, self._step, owned)
         self._attempt_end = AttemptEnd(
             context, ends, self._remains, self._escalation, self._causes, self._sessions, control
         )
-        self._start = AttemptStart(context, ends, self._ranks, self._step, self._escalation, self._attempt_end)
+        self._start = AttemptStart(
+            context, ends, self._ranks, self._step, self._escalation, self._attempt_end, self._underway
+        )
         self._explained = ExplainedEnd(loop, control)
         takeover = Takeover(context, ends, self._step, self._escalation, self._attempt_end, self._sessions)
 
@@ -104,10 +109,13 @@ class RankGang:
         self._causes.of_scope()
         try:
             self._escalation.note_ends(look=False)
+            if self._job.stop is not None and self._job.concluded is None:
+                self._underway.cancel()
+            self._underway.go_on()
             if self._ends.unreaped:
                 self._go_on_unrecorded()
             elif not self._again.is_set:
-                while self.NEXT[phase(self._job, process.uptime())](self):
+                while not self._underway.lasts and self.NEXT[phase(self._job, process.uptime())](self):
                     pass
         except OSError as error:
             # The journal takes no record (its disk is full, broken or read-only), and what comes next must be on disk
@@ -257,18 +265,21 @@ class RankGang:
             if self._explained.is_due(job.concluded[0]):
                 return False
             more = steps.environment_of_epilog(*job.concluded, verdict.reason(job), self._explained.found)
+        self._underway.begin(self._creation_after(name, more))
+        return True
+
+    def _creation_after(self, name: str, more: dict[str, str]) -> Waiting[None]:
         try:
             builder = self._ranks.builder()
             self._output.open_job((builder.account.uid, builder.account.gid))
-            self._step.begin(builder, name, more)
+            yield from self._step.begin(builder, name, more)
         except (OSError, NotStartable) as error:
             if self._context.refusals.makes_room(error):
-                return True
+                return
             text = f"{steps.shown(name, self._context.spec)} could not be started: {error}"
             # Not owed: where the journal takes no record, the step is tried again.
             self._ledger.commit({"kind": Kind.WARNING, "text": text}, sync=False)
             self._attempt_end.step_over(text)
-        return True
 
     NEXT: ClassVar[dict[Phase, Callable[["RankGang"], bool]]] = {
         Phase.ATTEMPT_DUE: _begin_attempt,

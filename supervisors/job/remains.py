@@ -6,6 +6,7 @@ import time
 
 from muster.supervisors.job.context import JobContext
 from muster.supervisors.job.ends import Ends
+from muster.supervisors.launch.creation.underway import Underway
 from muster.supervisors.session.sessions import Sessions
 
 #: How often processes that outlive their ranks are looked at, in seconds; epoll does not report their ends.
@@ -17,8 +18,9 @@ GONE_LOOK_S = 0.002
 class Remains:
     """Looks at them when there is a reason: each look is at all processes of the node."""
 
-    def __init__(self, context: JobContext, ends: Ends, sessions: Sessions) -> None:
-        self._context, self._ends, self._sessions = context, ends, sessions
+    def __init__(self, context: JobContext, ends: Ends, sessions: Sessions, underway: Underway) -> None:
+        """`underway`: of the gang, or step, that is being created."""
+        self._context, self._ends, self._sessions, self._underway = context, ends, sessions, underway
         #: Whether something has changed since the last look.
         self.due = True
         self._pause = GONE_LOOK_S
@@ -62,6 +64,8 @@ class Remains:
     def wait_for_orphans(self) -> None:
         """Waits for those that came to us, and for sessions; ranks are waited for once their end is written down."""
         self._sessions.reap()
+        if self._underway.lasts or self._sessions.comes:
+            return  # whose ends are whose is known once they are on record
         ranks = {r.pid for r in self._context.job.processes() if r.outcome is None}
         ranks.update(r.pid for r in self._ends.unreaped)
         with contextlib.suppress(ChildProcessError):

@@ -11,6 +11,7 @@ from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.remains import Remains
 from muster.supervisors.launch import spawning
+from muster.supervisors.launch.creation.underway import Waiting
 from muster.supervisors.launch.spawning import ProcessBuilder
 from muster.supervisors.model.job_logs import job_log_files
 from muster.supervisors.model.journal import Record
@@ -30,11 +31,14 @@ class StepRun:
         self._context, self._spec, self._output = context, context.spec, context.output
         self._ends, self._remains = ends, remains
         self._alarm = Alarm(context.loop)
+        #: How the step that is being created is to be ended.
+        self._early: tuple[str, float] | None = None
         self._climb = Climb(context.loop, self._terminate, self._kill, escalation.give_up)
 
-    def begin(self, builder: ProcessBuilder, name: str, more: dict[str, str]) -> None:
+    def begin(self, builder: ProcessBuilder, name: str, more: dict[str, str]) -> Waiting[None]:
         """Starts a step, with `more` in its environment. Raises OSError and NotStartable, with no process and no step
         left."""
+        self._early = None
         context, paths, spec = self._context, self._context.paths, self._spec
         self._make_files(builder, name)
         if name in STEPS:
@@ -54,12 +58,23 @@ class StepRun:
             context.link.hold(context.output.fds())
 
         try:
-            spawning.spawn([builder.step(name, argv, more)], paths.unborn, hold, record, context.refusals.say)
+            yield from spawning.spawn(
+                [builder.step(name, argv, more)], paths.unborn, hold, record, context.refusals.say
+            )
         except OSError:
             if context.job.in_step:  # on record, though it was not let go
                 self._ends.take_back()
             raise
         self.arm()
+        if self._early is not None:
+            self.end(*self._early)
+
+    def end_early(self, why: str, grace: float) -> None:
+        """As `end`, of the step that runs, or is being created."""
+        if self._context.job.in_step:
+            self.end(why, grace)
+        else:
+            self._early = why, grace
 
     def _make_files(self, builder: ProcessBuilder, name: str) -> None:
         """Files of the job's user, in which the step leaves its results, or has its order. Raises OSError,
@@ -75,7 +90,7 @@ class StepRun:
             builder.make_private(paths.staging_progress)
             builder.make_private(paths.staging_order)
             with open(paths.staging_order, "r+b") as file:
-                file.write(steps.order(name, self._spec, builder.code_folder))
+                file.write(steps.order(name, self._spec, self._context.job, builder.code_folder))
 
     def arm(self) -> None:
         """Counts the time of the running step, even if a predecessor began it, and goes on to end it."""

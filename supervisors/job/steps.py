@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 
-from muster.supervisors.model import verdict
+from muster.supervisors.model import node_ends, verdict
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
 from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.spec import (
@@ -119,9 +119,13 @@ def command(name: str, spec: JobSpec, env: Mapping[str, str], packages: str, exp
     return (shell, "-c", _SOURCE.format(trap=shlex.quote(f"{keep} || exit 1"), keep=keep), script)
 
 
-def order(name: str, spec: JobSpec, code_folder: str) -> bytes:
+def order(name: str, spec: JobSpec, job: Job, code_folder: str) -> bytes:
     """What a step is to copy: a JSON object. `code_folder`: where code goes."""
-    wanted = {code_folder + "/": spec.code} if name == CODE else getattr(spec, name)
+    host = job.node_name or os.uname().nodename
+    wanted: dict[str, str] = {code_folder + "/": spec.code} if name == CODE else getattr(spec, name)
+    if name != CODE:
+        of_node = staging_urls.of_node
+        wanted = {path: of_node(url, node=job.node_rank, host=host, job=spec.job_id) for path, url in wanted.items()}
     tries = DEFAULT_STAGING_TRIES if spec.staging_tries is None else spec.staging_tries
     told = {"step": name, "copies": wanted, "credentials": spec.staging_credentials, "tries": tries}
     return json.dumps(told).encode()
@@ -155,6 +159,7 @@ def environment_of_epilog(state: State, end: Verdict, reason: str, found: CauseF
         "MUSTER_SUMMARY": end.summary,
         "MUSTER_RECOMMENDATION": end.recommendation if found is None else found.recommendation,
         "MUSTER_RECOMMENDATION_STAGE": "early" if early else "explained",
+        "MUSTER_FAULTY_NODE": node_ends.faulty(end.summary, (end.recommendation, end.recommendation_reason)),
         "MUSTER_CAUSE": "" if found is None else found.cause,
     }
 

@@ -53,9 +53,8 @@ class StopCauses:
         if job.asked is not None and job.asked.reason == message.get("reason") == owner_pipe.GONE:
             return {"ok": True}  # its epilog is not to end sooner because two have seen the same
         if job.concluded is not None:  # only its epilog is left to be ended
-            if job.in_step:
-                grace = STEP_GRACE_S if steps is None else sum(float(s) for s in steps)
-                self._step.end("was ended by a stop", grace)
+            grace = STEP_GRACE_S if steps is None else sum(float(s) for s in steps)
+            self._step.end_early("was ended by a stop", grace)
             return {"ok": True}
         up, sent = message.get("up"), message.get("sent", [])
         self._escalation.begin(

@@ -8,6 +8,7 @@ from pathlib import Path
 from muster.supervisors.launch import child, cpus, environment, job_services, user_folder
 from muster.supervisors.launch.child import Account, Confinement, ProcessSpec
 from muster.supervisors.launch.creation.new_processes import NewProcesses
+from muster.supervisors.launch.creation.underway import Waiting
 from muster.supervisors.launch.environment import Changes
 from muster.supervisors.launch.hardening import confinement
 from muster.supervisors.launch.limits import RESOURCES
@@ -29,7 +30,7 @@ def spawn(
     meanwhile: Callable[[], None],
     record: Callable[[list[int]], None],
     say: Callable[[str], object],
-) -> None:
+) -> Waiting[None]:
     """Creates all of them, does what is to be done `meanwhile` (while they get as far as the gate), has their pids put
     on `record`, and lets them go by one write. `say`: see NewProcesses. Raises OSError and what `record` raises, with
     none of them left."""
@@ -41,7 +42,7 @@ def spawn(
             children = NewProcesses(specs, gate, line_file, say)
             children.begin()
             meanwhile()
-            pids = children.pids()
+            pids = yield from children.pids()
         finally:
             os.close(line_file)
         record(pids)
@@ -57,7 +58,7 @@ def spawn(
     os.close(gate[1])
 
 
-def spawn_alone(spec: ProcessSpec) -> tuple[int, int]:
+def spawn_alone(spec: ProcessSpec) -> Waiting[tuple[int, int]]:
     """One that no record waits for: its pid, and a descriptor from which the line can be read that it left should it
     have given up before its command (`child.read_unborn_line`). Raises OSError, with no process left."""
     fds: list[int] = []
@@ -69,7 +70,7 @@ def spawn_alone(spec: ProcessSpec) -> tuple[int, int]:
         children = NewProcesses([spec], (gate_read, gate_write), line)
         try:
             children.begin()
-            (pid,) = children.pids()
+            (pid,) = yield from children.pids()
         except BaseException:
             children.end()
             raise

@@ -8,7 +8,7 @@ from muster.probes.kernel.dataclass import dataclass
 #: What a private /tmp stands for.
 TMP_PLACES = ("/tmp", "/var/tmp")
 #: As much of a job's id as is in the names of its folders there.
-_ID = 64
+ID_PART = 64
 
 
 def is_below(path: str, folder: str) -> bool:
@@ -39,7 +39,7 @@ class Hardening:
 
     def tmp_name(self, job_id: str) -> str:
         """What the folders of a job's own /tmp are called."""
-        return f"muster-{job_id[:_ID]}-{self.private_tmp}"
+        return f"muster-{job_id[:ID_PART]}-{self.private_tmp}"
 
     def on_node(self, job_id: str, path: str, same: Iterable[str] = ()) -> str:
         """Where the node has what the job's processes have at this path. `same`: folders that both have there."""

@@ -4,7 +4,7 @@ line, and it becomes the node's verdict."""
 import re
 
 _STOPPED = re.compile(r"stopped on node [0-9]+( .*)?")
-_LOST = re.compile(r"node [0-9]+( \(\S+\))? (did not come within|was lost) .*")
+_LOST = re.compile(r"node (?P<number>[0-9]+)(?P<name> \(\S+\))? (did not come within|was lost) .*")
 #: What the program (launch/mpi/) puts before each of its lines.
 LABEL = "[muster mpi] "
 
@@ -41,7 +41,16 @@ def recommend(text: str) -> tuple[str, str]:
     if is_stop(text):
         return "NONE", "the stop was requested on another node of the job"
     node = text.partition(" did not come")[0].partition(" was lost")[0]
-    return "RETRY_ELSEWHERE", f"{node} of the job failed it: isolate that node"
+    return "RETRY_ELSEWHERE", f"{node} of the job failed it, and no fault of this node is known: isolate that one"
+
+
+def faulty(text: str, recommended: tuple[str, str]) -> str:
+    """The node that is to be isolated in the place of this one: its name, or its number in the job where it has none.
+    Empty: it is this one, or none. `text`: the summary of the job's verdict; `recommended`: what to do, and why."""
+    match = _LOST.fullmatch(text)
+    if match is None or recommended != recommend(text):
+        return ""
+    return (match["name"] or match["number"]).strip(" ()")
 
 
 def _node(node: int, name: str) -> str:

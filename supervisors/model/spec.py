@@ -189,11 +189,14 @@ class JobSpec:
     )] = ""
     inputs: Annotated[dict[str, str], kind.Inputs(
         "URL=PATH", "Copy a file or folder to PATH before the first attempt.",
-        more="A relative path is one in the ranks' working folder.", option="input", hide=staging_urls.all_shown,
+        more="A relative path is one in the ranks' working folder; `{node}`, `{host}`, `{job}` in the URL as for "
+        "`outputs`.", option="input", hide=staging_urls.all_shown,
     )] = field(default_factory=dict)
     outputs: Annotated[dict[str, str], kind.Outputs(
         "PATH=URL", "Copy a file or folder to URL after the end, if the job has succeeded.",
-        more="A relative path is one in the ranks' working folder.", option="output", hide=staging_urls.all_shown,
+        more="A relative path is one in the ranks' working folder. In the URL `{node}` stands for the number of the "
+        "node in the job, `{host}` for its name, `{job}` for the job's id.",
+        option="output", hide=staging_urls.all_shown,
     )] = field(default_factory=dict)
     output_always: Annotated[bool, kind.Flag(
         "", "Copy the outputs after a failure or a stop, too.",

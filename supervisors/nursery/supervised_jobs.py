@@ -27,6 +27,8 @@ from muster.supervisors.wire.link import FDS, pair
 #: A supervisor that dies sooner than this after its start is started again only after a pause; both in seconds.
 EARLY_S = 2.0
 PAUSES_S = (0.0, 0.1, 0.5, 2.0, 10.0)
+#: A supervisor that is not ready so many seconds after its fork is late: the nursery tells waiting daemons its pid.
+LATE_S = 2.0
 #: How long a nursery that forked the supervisor is given to replace it, if it lives: it is the ranks' parent then.
 YIELD_S = 0.5
 
@@ -131,6 +133,8 @@ class SupervisedJobs:
                 client.send(job.death)
         if job.ready:
             self._announce(job)
+        elif time.monotonic() - job.started >= LATE_S:
+            self._tell_late(job)
 
     def _take_up(self, job_id: str) -> SupervisedJob:
         """Takes up a job that we do not know: another nursery's supervisor that lives, or a new one of ours."""
@@ -173,7 +177,15 @@ class SupervisedJobs:
         elif any(self._root.job(job_id).folder.glob("*.fifo")):
             self._hold_by_path(job)
         self._adopt(job)
+        self._loop.later(LATE_S, lambda: self._tell_late(job))
         return job
+
+    def _tell_late(self, job: SupervisedJob) -> None:
+        """It may be stopped, or hang: nobody else knows of it as long as it has taken no lock."""
+        if job.ready or self._jobs.get(job.job_id) is not job or (stat := process.read_stat(job.pid)) is None:
+            return
+        for client in job.waiting:
+            client.send({"op": "late", "job": job.job_id, "pid": job.pid, "start": stat.start})
 
     def _find_fit(self) -> None:
         """Looks whether it is for us to fork, and a supervisor would get the descriptors that we were given. Raises

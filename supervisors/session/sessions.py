@@ -13,6 +13,7 @@ from dataclasses import replace
 from muster.supervisors.launch import spawning
 from muster.supervisors.launch.child import ProcessSpec
 from muster.supervisors.launch.containment import Containment
+from muster.supervisors.launch.creation.underway import Underway, Waiting
 from muster.supervisors.launch.session_start import MARK, MAX_REQUEST, SessionRefused, SessionRequest, place
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot
@@ -45,6 +46,8 @@ class Sessions:
         self._loop, self._boot = loop, boot
         self._job, self._containment, self._beside = job, containment, beside
         self._all: dict[str, Session] = {}
+        #: Their commands are being created.
+        self._coming: set[Underway] = set()
         self._due: dict[Outlet, Session] = {}
         self.ends = SessionEnds(loop, containment, self._all)
 
@@ -56,6 +59,11 @@ class Sessions:
             "sessions": self._on_list,
             "end_session": self._on_end,
         }
+
+    @property
+    def comes(self) -> bool:
+        """Whether a command is being created."""
+        return bool(self._coming)
 
     # --- what the loop's turn brings ----------------------------------------------------------------------------------
 
@@ -88,6 +96,8 @@ class Sessions:
 
     def close(self) -> None:
         """The supervisor ends. Attached clients learn how their session ended."""
+        for coming in list(self._coming):
+            coming.cancel()
         self.reap()
         for session in self._all.values():
             session.cut_off(WITH_RANKS)
@@ -110,14 +120,32 @@ class Sessions:
         return None
 
     def _begin(self, client: ControlClient, body: bytes) -> None:
-        try:
-            session = self._spawn(SessionRequest.parse(body))
-        except SessionRefused as error:
-            client.send({"op": "exec"} | _refusal(error))
-            return
-        client.send({"op": "exec"} | session.answer())
-        if not session.detached:
-            session.attach(client)
+        """What the client sends until it has its answer waits."""
+        early = bytearray()
+        client.hand_over(early.extend)
+
+        def work() -> Waiting[None]:
+            try:
+                session = yield from self._spawn(SessionRequest.parse(body))
+            except SessionRefused as error:
+                client.send({"op": "exec"} | _refusal(error))
+                client.hand_back(bytes(early))
+                return
+            client.send({"op": "exec"} | session.answer())
+            client.hand_back(bytes(early))
+            if not session.detached:
+                session.attach(client)
+                client.next_line()
+
+        def go_on() -> None:
+            coming.go_on()
+            if not coming.lasts:
+                self._coming.discard(coming)
+
+        coming = Underway(self._loop, go_on)
+        coming.begin(work())
+        if coming.lasts:
+            self._coming.add(coming)
 
     def _on_attach(self, message: Message, client: ControlClient) -> Message | None:
         try:
@@ -155,9 +183,9 @@ class Sessions:
 
     # --- start --------------------------------------------------------------------------------------------------------
 
-    def _spawn(self, request: SessionRequest) -> Session:
+    def _spawn(self, request: SessionRequest) -> Waiting[Session]:
         """Raises SessionRefused, with no process left."""
-        if sum(session.lives for session in self._all.values()) >= request.max_sessions:
+        if sum(session.lives for session in self._all.values()) + len(self._coming) >= request.max_sessions:
             raise SessionRefused("TOO_MANY", f"the job has {request.max_sessions} sessions, the most that are allowed")
         job = self._job
         members = self._containment.members() if self._boot != Boot.RANKS and job.state is State.RUNNING else []
@@ -182,10 +210,12 @@ class Sessions:
                 stdio=ends.command,
                 tty=request.tty,
             )
-            pid, said = spawning.spawn_alone(like_a_rank)
-        except (OSError, NotStartable) as error:
+            pid, said = yield from spawning.spawn_alone(like_a_rank)
+        except BaseException as error:
             if ends is not None:
                 ends.close()
+            if not isinstance(error, (OSError, NotStartable)):
+                raise
             raise SessionRefused("TOO_MANY", f"cannot start the session: {error}") from None
         if not request.tty:
             ends.close_command()

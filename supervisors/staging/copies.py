@@ -18,6 +18,8 @@ from muster.supervisors.staging.troubles import FileChanged, NotCopyable, TryAga
 
 #: Files at a time, and seconds between two looks at how far they are.
 AT_A_TIME, LOOK_S = 4, 0.5
+#: Seconds for the server to forget what was sent in vain.
+GIVE_UP_S = 10.0
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class Copies:
         """`table`: the credentials."""
         self._tries, self._table, self._reporting = tries, table, reporting
         self._over = threading.Event()
+        self._sinks: list[RemoteSink] = []
 
     def download(self, wanted: dict[str, str]) -> None:
         """By path the URL. Raises NotCopyable, with nothing of it left here, and TryAgain."""
@@ -70,9 +73,25 @@ class Copies:
                 self._reporting.expect([item.size or 0 for item in copy.items])
                 self._copy(copy)
             except (NotCopyable, TryAgain) as error:
+                self.give_up(GIVE_UP_S)
+                self._over.clear()
                 failed.append(f"{path}: {error}")
                 self._reporting.say(f"{path} -> {staging_urls.shown(url)}: not delivered: {error}")
         return failed
+
+    def give_up(self, seconds: float) -> None:
+        """Ends the copies to other places that are not through, with nothing of them left there: within so many
+        seconds, else some of it stays."""
+        self._over.set()
+        sinks, self._sinks = self._sinks, []
+
+        def end() -> None:
+            for sink in sinks:
+                sink.give_up(self._reporting.say)
+
+        thread = threading.Thread(target=end, daemon=True)
+        thread.start()
+        thread.join(seconds)
 
     def _opened(self, path: str, url: str) -> Copy:
         source: Source
@@ -94,6 +113,7 @@ class Copies:
             refuse_without_room({device: size}, {device: place})
         else:
             sink = RemoteSink(FileSystem(url, self._table), source)
+            self._sinks = [sink]
             sink.prepare(items)
         return Copy(f"{path} -> {staging_urls.shown(url)}", source, sink, items)
 

@@ -5,18 +5,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from muster.supervisors.model.rules import staging_urls
-from muster.supervisors.staging import credentials, remote_ranges, s3_upload, staged_file
+from muster.supervisors.staging import credentials, remote_ranges, staged_file
 from muster.supervisors.staging.local_files import LocalSource, md5_of
+from muster.supervisors.staging.s3_upload import PART, S3Uploads
 from muster.supervisors.staging.staged_file import StagedFile
 from muster.supervisors.staging.troubles import FileChanged, NotCopyable, TryAgain, of_remote
 
 #: What one request asks for, and how long a server may be silent, in seconds.
 BLOCK, SILENCE_S = 8 << 20, 60
+#: Folders in folders, at most: a web server may answer each URL with the same page of links.
+MAX_DEPTH = 100
 _S3 = frozenset({"s3", "s3a", "obs"})
 _HTTP = frozenset({"http", "https"})
 _RANGES = dict.fromkeys(_S3, remote_ranges.of_s3) | dict.fromkeys(_HTTP, remote_ranges.of_http)
 #: Where a file that is being written is seen by others, so that it gets its name once it is whole.
 _RENAMES = frozenset({"ftp", "sftp", "ssh", "smb", "hdfs", "webdav", "webhdfs", "dbfs"})
+#: Where folders are listed one by one: `find` of fsspec leaves those out that cannot be listed, and says nothing.
+_WALKED = _HTTP | _RENAMES
 
 
 class FileSystem:
@@ -48,6 +53,26 @@ class FileSystem:
         found: dict[str, Any] = self.fs.info(place)
         return found
 
+    def below(self) -> dict[str, dict[str, Any]]:
+        """By place what is in this folder and in those below it. Raises NotCopyable and what fsspec raises."""
+        found: dict[str, dict[str, Any]] = {}
+        if self.scheme not in _WALKED:
+            found = self.fs.find(self.path, detail=True)
+            return found
+        top = self.path.rstrip("/")
+        folders = {self.path: 0}
+        while folders:
+            folder, depth = folders.popitem()
+            if depth > MAX_DEPTH:
+                raise NotCopyable(f"{self.shown}: has folders in folders without end, as {folder[len(top) :]!r}")
+            for info in self.fs.ls(folder, detail=True):
+                place = info["name"]
+                if info.get("type") != "directory":
+                    found[place] = info
+                elif len(place.rstrip("/")) > len(folder.rstrip("/")) and ".." not in place.split("/"):
+                    folders[place] = depth + 1
+        return found
+
 
 class RemoteSource:
     """A file or a folder of another place."""
@@ -73,11 +98,10 @@ class RemoteSource:
         try:
             if not self.is_folder:
                 return [staged_file.of_info("", there.path, there.info(there.path))]
-            found = there.fs.find(there.path, detail=True)
             base = there.path.rstrip("/")
             items = []
-            for place, info in found.items():
-                name = place[len(base) :].lstrip("/")
+            for place, info in there.below().items():
+                name = place.removeprefix(base).removeprefix("/")  # one /: a//x of S3 is another key than a/x
                 if info.get("type") != "file" or not name or name.endswith("/") or "?" in name:
                     continue
                 info = there.info(place) if there.scheme in _HTTP else info
@@ -141,6 +165,7 @@ class RemoteSink:
         into = there.path if source.is_folder or not there.is_into else f"{there.path.rstrip('/')}/"
         self._base = into + (os.path.basename(source.path) if into.endswith("/") and not source.is_folder else "")
         self._known: dict[str, StagedFile] = {}
+        self._uploads = S3Uploads(there.fs)
 
     def target(self, item: StagedFile) -> str:
         """The path that a file gets."""
@@ -170,8 +195,8 @@ class RemoteSink:
         at(0)
         target, size = self.target(item), item.size or 0
         try:
-            if self._there.scheme in _S3 and size > s3_upload.PART:
-                s3_upload.upload(self._there.fs, item.place, size, target, at)
+            if self._there.scheme in _S3 and size > PART:
+                self._uploads.write(item.place, size, target, at)
             else:
                 self._put(item.place, target)
             told = self._there.info(target).get("size")
@@ -184,6 +209,11 @@ class RemoteSink:
         if told != size:
             raise TryAgain(f"{self.shown}: {item.name or 'it'} has {told} of {size} bytes there")
         at(size)
+
+    def give_up(self, say: Callable[[str], None]) -> None:
+        """Nobody goes on with what is not copied by now: no part of it is to stay there. Best effort; `say` gets what
+        stays."""
+        self._uploads.abort(say)
 
     def _put(self, path: str, target: str) -> None:
         fs = self._there.fs

@@ -22,27 +22,46 @@ from muster.supervisors.staging.reporting import Reporting
 from muster.supervisors.staging.troubles import NoRoomHere, NotCopyable, SecretMask, TryAgain
 
 FAILED, NO_ROOM, TRY_AGAIN = 1, 73, 75
+#: Of the grace of a step (steps.py, STEP_GRACE_S), in seconds: for what is to be taken back elsewhere.
+GIVE_UP_S = 3.0
 #: Of the job's environment: what is nobody's business.
 _SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
 
 
-def run(order: dict[str, Any], reporting: Reporting, mask: SecretMask) -> int:
-    """The exit code. Raises NotCopyable, TryAgain."""
-    mask.add(os.environ.get(name, "") for name in _SECRET_VARIABLES)
-    mask.add(_behind_mark(order["copies"].values()))
-    table = credentials.read(order["credentials"])
-    mask.add(credentials.secrets(table))
-    copies = Copies(order["tries"], table, reporting)
-    if path := staging_urls.twice(map(os.path.abspath, order["copies"])):
-        raise NotCopyable(f"{path}: is named twice: give each URL a path of its own")
-    here = {_absolute(path): url for path, url in order["copies"].items()}
-    if order["step"] != OUTPUTS:
-        copies.download(here)
-        return 0
-    failed = copies.upload(here)
-    if failed:
-        reporting.failed("; ".join(failed))
-    return FAILED if failed else 0
+class Stage:
+    """One step, from its order to its end."""
+
+    def __init__(self, order: dict[str, Any], reporting: Reporting, mask: SecretMask) -> None:
+        self._order, self._reporting, self._mask = order, reporting, mask
+        self._copies: Copies | None = None
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._end)
+
+    def run(self) -> int:
+        """The exit code. Raises NotCopyable, TryAgain."""
+        order, mask = self._order, self._mask
+        mask.add(os.environ.get(name, "") for name in _SECRET_VARIABLES)
+        mask.add(_behind_mark(order["copies"].values()))
+        table = credentials.read(order["credentials"])
+        mask.add(credentials.secrets(table))
+        copies = self._copies = Copies(order["tries"], table, self._reporting)
+        if path := staging_urls.twice(map(os.path.abspath, order["copies"])):
+            raise NotCopyable(f"{path}: is named twice: give each URL a path of its own")
+        here = {_absolute(path): url for path, url in order["copies"].items()}
+        if order["step"] != OUTPUTS:
+            copies.download(here)
+            return 0
+        failed = copies.upload(here)
+        if failed:
+            self._reporting.failed("; ".join(failed))
+        return FAILED if failed else 0
+
+    def _end(self, number: int, _frame: object) -> NoReturn:
+        what = "no other output is delivered" if self._order["step"] == OUTPUTS else "what is copied stays"
+        print(f"{self._order['step']}: ended by {signal.Signals(number).name}; {what}", flush=True)
+        if self._copies is not None:
+            self._copies.give_up(GIVE_UP_S)
+        os._exit(128 + number)
 
 
 def _absolute(path: str) -> str:
@@ -74,14 +93,8 @@ def main(words: list[str]) -> int:
         return FAILED
     reporting = Reporting(progress, order["step"], mask)
 
-    def end(number: int, _frame: object) -> NoReturn:
-        print(f"{order['step']}: ended by {signal.Signals(number).name}; what is copied stays", flush=True)
-        os._exit(128 + number)
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, end)
     try:
-        return run(order, reporting, mask)
+        return Stage(order, reporting, mask).run()
     except (NotCopyable, TryAgain) as error:
         reporting.say(f"{order['step']}: {error}")
         reporting.failed(str(error))

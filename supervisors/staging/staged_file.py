@@ -63,7 +63,9 @@ def refuse_unsafe(items: Iterable[StagedFile], shown: str) -> None:
     for name in names:
         parts = name.split("/")
         if "\0" in name or (name and any(part in ("", ".", "..") for part in parts)):
-            raise NotCopyable(f"{shown}: has a file {name!r}, which is no path below a folder")
+            raise NotCopyable(f"{shown}: has a file {name!r}, which is no path below a folder: rename it there")
         for end in range(1, len(parts)):
             if (outer := "/".join(parts[:end])) in names:
-                raise NotCopyable(f"{shown}: has {outer!r} and {name!r}: one cannot be a file and a folder")
+                raise NotCopyable(
+                    f"{shown}: has {outer!r} and {name!r}: one cannot be a file and a folder: rename it there"
+                )

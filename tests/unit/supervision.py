@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from muster.probes.kernel import process
+from muster.supervisors.launch.creation.underway import Waiting
 from muster.supervisors.system import descriptors
 
 T = TypeVar("T")
@@ -43,6 +44,17 @@ def wait_ended(pidfd: int, seconds: float = DEADLINE_S) -> None:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     assert poll.poll(seconds * 1000), f"the process did not end within {seconds:.0f} s"
+
+
+def created(work: Waiting[T]) -> T:
+    """What the work returns, which creates processes, once all its waits are over."""
+    try:
+        pidfd, seconds = next(work)
+        while True:
+            pidfd, seconds = work.send(process.wait_ended(pidfd, seconds))
+    except StopIteration as end:
+        returned: T = end.value
+        return returned
 
 
 def in_own_process(work: Callable[[], Any], *, few_descriptors: bool = False) -> Any:

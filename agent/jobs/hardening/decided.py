@@ -71,20 +71,23 @@ def decided(spec: JobSpec, table: HardeningTable, asked_by: str = "") -> Decided
         raise InvalidRequest([Violation("seccomp", f"{seccomp!r}{whose}: {error}")]) from None
 
 
-def trouble(table: HardeningTable) -> tuple[str, list[str]]:
-    """What makes settings unusable on this node, as jobs would find it out, or nothing; and what is only odd about
-    them. Sentences. Blocks."""
-    odd = [
+def odd(table: HardeningTable) -> list[str]:
+    """What is odd about settings on this node: sentences. Blocks."""
+    return [
         f"read_only in [hardening]: {path!r} does not exist on this node: jobs may write there once it does"
         for path in table.read_only
         if not os.path.exists(path)
     ]
+
+
+def unusable(table: HardeningTable) -> str:
+    """What makes settings unusable on this node, as jobs would find it out: a sentence, or nothing. Blocks."""
     try:
         if table.seccomp_profile:
             _filter(table.seccomp_profile, capabilities.normal(table.capabilities), None)
     except BadFile as error:
-        return f"seccomp_profile in [hardening]: {table.seccomp_profile!r}: {error}", odd
-    return "", odd
+        return f"seccomp_profile in [hardening]: {table.seccomp_profile!r}: {error}"
+    return ""
 
 
 def weaker(spec: JobSpec, table: HardeningTable) -> str:

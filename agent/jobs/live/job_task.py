@@ -114,7 +114,7 @@ class JobTask:
         daemon itself, because no supervisor takes it. `hung`: as in supervisor_client.stop."""
         entry = self.entry
         await self._around.pool.run(
-            last_resort.wake_up, self._around.root, entry.job.supervisor_pid, here_after=NO_THREAD_S,
+            last_resort.wake_up, self._around.root, entry.supervisors, here_after=NO_THREAD_S,
         )  # fmt: skip
         pause = Backoff(0.02, 0.5)
         with anyio.move_on_after(STOP_S):
@@ -178,7 +178,8 @@ class JobTask:
             since = anyio.current_time()
             error: Exception
             try:
-                generation = await self._around.nursery.tend(self.entry.job_id)
+                generation = await self._around.nursery.tend(self.entry.job_id, self.entry.awaits)
+                self.entry.awaited = 0, 0
                 async with control.connect(*self.entry.paths.controls) as connection:
                     error = await self._follow(connection, generation)
             except (LinkLost, Refused) as lost:

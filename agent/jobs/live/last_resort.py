@@ -148,7 +148,7 @@ class LastResort:
         if late < sum(stop.steps):
             if not job.terminated and self._terminated_up != stop.up:
                 self._terminated_up = stop.up
-                await self._threads.run(wake_up, self._root, job.supervisor_pid)
+                await self._threads.run(wake_up, self._root, self._entry.supervisors)
                 await self._note_late(stop, "SIGTERM")
                 await self._climber.signal(contained, signal.SIGTERM)
             return
@@ -168,7 +168,7 @@ class LastResort:
                     and process.uptime() > self._replaced_up + REPLACE_S
                 ):
                     self._replaced_up = process.uptime()
-                    await self._threads.run(_replace, self._entry.paths, job.supervisor_pid)
+                    await self._threads.run(_replace, self._entry.paths, self._entry.supervisors)
                 return
             ladder.done(Rung.KILL, process.uptime())
             self._say(f"its supervisor is late with SIGKILL; musterd sends it to {process.names(left)}")
@@ -208,7 +208,7 @@ class LastResort:
                 self._say("musterd ended its processes; a supervisor records that as soon as it can")
                 if anyio.current_time() - since > REPLACE_S:
                     since = anyio.current_time()
-                    await self._threads.run(_replace, self._entry.paths, self._entry.job.supervisor_pid)
+                    await self._threads.run(_replace, self._entry.paths, self._entry.supervisors)
             await anyio.sleep(2 * LOOK_S)
         if self._order is order:
             self._order = None
@@ -283,9 +283,9 @@ class LastResort:
         self._entry.note("stop", text)
 
 
-def wake_up(root: Root, supervisor: int) -> None:
-    """Sends SIGCONT to the supervisor (a pid, or 0) and the nurseries if they are stopped (SIGSTOP). Blocks."""
-    pids = {supervisor}
+def wake_up(root: Root, supervisors: set[int]) -> None:
+    """Sends SIGCONT to these supervisors and the nurseries if they are stopped (SIGSTOP). Blocks."""
+    pids = set(supervisors)
     with contextlib.suppress(OSError):
         for path in root.run.glob("nursery*.lock"):
             with contextlib.suppress(OSError):
@@ -298,12 +298,12 @@ def wake_up(root: Root, supervisor: int) -> None:
                 _log.warning("last_resort.continued", pid=pid, name=stat.comm)
 
 
-def _replace(paths: JobPaths, supervisor: int) -> None:
+def _replace(paths: JobPaths, supervisors: set[int]) -> None:
     """Kills a supervisor that holds the lock and does not answer. It has only records left to write, which its
     successor can write as well. Blocks."""
     with contextlib.suppress(OSError):
         pid = lock.holder(paths.lock)
-        stat = process.read_stat(pid) if pid and pid == supervisor else None
+        stat = process.read_stat(pid) if pid in supervisors else None
         if stat is not None:
             process.send(pid, stat.start, signal.SIGKILL)
             _log.warning("last_resort.replaced", pid=pid)

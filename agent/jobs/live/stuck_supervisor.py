@@ -58,7 +58,7 @@ class StuckSupervisor:
         self._looks = 0 if not stuck else self._looks + 1 if stuck == self._stuck else 1
         self._stuck = stuck
         if self._looks > STUCK_S / AGAIN_S:
-            self._say(_sentence(pid, state), WORDS[state], pid)
+            self._say(_sentence(pid, state, self._entry.job.has_run), WORDS[state], pid)
         else:
             self._say("", "", pid)
 
@@ -79,6 +79,9 @@ class StuckSupervisor:
 
     def _look(self) -> tuple[int, str]:
         """Blocks. Raises OSError."""
+        pid, start = self._entry.awaited
+        if pid and (stat := process.read_stat(pid)) is not None and stat.start == start and stat.state in STUCK:
+            return pid, stat.state
         pid = self._entry.job.supervisor_pid
         stat = process.read_stat(pid) if pid else None
         if stat is None or stat.state not in STUCK:
@@ -88,8 +91,9 @@ class StuckSupervisor:
         return (pid, stat.state) if lock.holder(self._entry.paths.lock) == pid else (0, "")
 
 
-def _sentence(pid: int, state: str) -> str:
-    text = f"its supervisor (pid {pid}) {STUCK[state]}: output of its ranks waits; `muster stop` works"
+def _sentence(pid: int, state: str, has_run: bool) -> str:
+    what = "output of its ranks waits" if has_run else "the job does not begin"
+    text = f"its supervisor (pid {pid}) {STUCK[state]}: {what}; `muster stop` works"
     if state == "T":
         text += f"; `kill -CONT {pid}` continues it"
     return text

@@ -157,7 +157,7 @@ class _RecommendationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Recomm
     RECOMMENDATION_RETRY_HERE: _Recommendation.ValueType  # 2
     """this node is fit"""
     RECOMMENDATION_RETRY_ELSEWHERE: _Recommendation.ValueType  # 3
-    """isolate this node, issue the job again elsewhere"""
+    """isolate this node (or `faulty_node` of the verdict), issue the job again elsewhere"""
     RECOMMENDATION_FAIL: _Recommendation.ValueType  # 4
     """the job itself failed; a retry would fail too"""
 
@@ -170,7 +170,7 @@ RECOMMENDATION_NONE: Recommendation.ValueType  # 1
 RECOMMENDATION_RETRY_HERE: Recommendation.ValueType  # 2
 """this node is fit"""
 RECOMMENDATION_RETRY_ELSEWHERE: Recommendation.ValueType  # 3
-"""isolate this node, issue the job again elsewhere"""
+"""isolate this node (or `faulty_node` of the verdict), issue the job again elsewhere"""
 RECOMMENDATION_FAIL: Recommendation.ValueType  # 4
 """the job itself failed; a retry would fail too"""
 Global___Recommendation: _TypeAlias = Recommendation  # noqa: Y015
@@ -1390,6 +1390,7 @@ class Verdict(_message.Message):
     FAILED_WORKER_FIELD_NUMBER: _builtins.int
     CAUSE_RANK_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    FAULTY_NODE_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """Exit code for a shell: the first failure's, 128+n for a signal, 127 not found, 126 not executable, 125 muster's
     own failure or a lost outcome, 124 its running time was over, 0 success.
@@ -1415,6 +1416,10 @@ class Verdict(_message.Message):
     """The rank whose output or end is the cause; not set where that is no rank's."""
     reason: _builtins.str
     """"TIMED_OUT": its running time, max_runtime, was over; exit_code is 124 then, whatever its ranks exited with. Else empty."""
+    faulty_node: _builtins.str
+    """With RETRY_ELSEWHERE: the node to isolate, where it is another one than this, of which no fault is known: its name
+    in `nodes`, or its number in the job. Empty: this node.
+    """
     @_builtins.property
     def last_lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its last lines of output, at most 20 lines of at most 4 KiB in all."""
@@ -1454,10 +1459,11 @@ class Verdict(_message.Message):
         failed_worker: Global___FailedWorker | None = ...,
         cause_rank: _builtins.int | None = ...,
         reason: _builtins.str = ...,
+        faulty_node: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cause_rank", b"_cause_rank", "_first_failed_rank", b"_first_failed_rank", "cause_rank", b"cause_rank", "failed_worker", b"failed_worker", "first_failed_rank", b"first_failed_rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cause_rank", b"_cause_rank", "_first_failed_rank", b"_first_failed_rank", "cause", b"cause", "cause_kind", b"cause_kind", "cause_rank", b"cause_rank", "cause_signature", b"cause_signature", "exit_code", b"exit_code", "explained", b"explained", "failed_worker", b"failed_worker", "first_failed_rank", b"first_failed_rank", "last_lines", b"last_lines", "reason", b"reason", "recommendation", b"recommendation", "recommendation_reason", b"recommendation_reason", "stopped_by", b"stopped_by", "summary", b"summary", "unordered", b"unordered", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cause_rank", b"_cause_rank", "_first_failed_rank", b"_first_failed_rank", "cause", b"cause", "cause_kind", b"cause_kind", "cause_rank", b"cause_rank", "cause_signature", b"cause_signature", "exit_code", b"exit_code", "explained", b"explained", "failed_worker", b"failed_worker", "faulty_node", b"faulty_node", "first_failed_rank", b"first_failed_rank", "last_lines", b"last_lines", "reason", b"reason", "recommendation", b"recommendation", "recommendation_reason", b"recommendation_reason", "stopped_by", b"stopped_by", "summary", b"summary", "unordered", b"unordered", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cause_rank: _TypeAlias = _typing.Literal["cause_rank"]  # noqa: Y015
     _WhichOneofArgType__cause_rank: _TypeAlias = _typing.Literal["_cause_rank", b"_cause_rank"]  # noqa: Y015

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from muster.supervisors.launch.child import ProcessSpec
-from muster.supervisors.launch.creation import forked_start
+from muster.supervisors.launch.creation import forked_start, program_start
 from muster.supervisors.launch.creation.program_start import (
     PROGRAM,
     KilledAtBirth,
@@ -12,6 +12,7 @@ from muster.supervisors.launch.creation.program_start import (
     end_all,
 )
 from muster.supervisors.launch.creation.start_steps import StartSteps
+from muster.supervisors.launch.creation.underway import Waiting
 
 
 def _nothing(_: str) -> None:
@@ -41,9 +42,16 @@ class NewProcesses:
         if not (PROGRAM.fds and all(spec.by_program for spec in self._specs) and self._begin_program(outside=False)):
             self._fork()
 
-    def pids(self) -> list[int]:
+    def pids(self) -> Waiting[list[int]]:
         """Those of all of them, in the order of the specs; they are on their way to the gate. Raises OSError."""
         while self._program is not None:
+            if not (yield self._program.pidfd, program_start.WAIT_S):
+                self._say(f"muster-spawn did not end within {program_start.WAIT_S:g} s; forking instead")
+                self._program.kill()
+                yield self._program.pidfd, program_start.KILL_WAIT_S
+                self._end_program()
+                self._fork()
+                break
             try:
                 self._pids = self._program.pids()
                 self._close_program()

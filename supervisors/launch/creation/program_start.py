@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from muster.probes.kernel import endings, process
+from muster.probes.kernel import endings
 from muster.supervisors.launch.creation.start_steps import Op, StartStep
 
 #: Beside this module in a checkout and in a wheel for this architecture; other packages have none.
@@ -32,8 +32,9 @@ _ANSWER_AT = 20
 #: MFD_NOEXEC_SEAL of memfd_create(2).
 _NOEXEC_SEAL = 8
 _WORD = 2**64 - 1
-#: How long the program may take, and how long its death by SIGKILL may, in seconds.
-WAIT_S, KILL_WAIT_S = 10.0, 10.0
+#: How long the program may take, and how long its death by SIGKILL may; for that of others nobody else is served
+#: meanwhile. In seconds.
+WAIT_S, KILL_WAIT_S, DIE_S = 10.0, 10.0, 1.0
 #: What it is to fork as well: the supervisor need not try.
 _NO_ROOM = (errno.EAGAIN, errno.ENOMEM)
 _SIGNALS = signal.valid_signals()
@@ -86,7 +87,7 @@ class ProgramStart:
         if PROGRAM.fd < 0:
             raise SpawnProgramFailed("there is no program")
         self._count = len(processes)
-        self._memory = self._pid = self._pidfd = -1
+        self._memory = self._pid = self.pidfd = -1
         try:
             self._memory = _memfd()
             message = memoryview(encode(processes, gate, unborn, outside=outside))
@@ -101,18 +102,20 @@ class ProgramStart:
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds],  # to itself: it stays open over the exec
                 setsigmask=_SIGNALS,
             )
-            self._pidfd = os.pidfd_open(self._pid)
+            self.pidfd = os.pidfd_open(self._pid)
         except (OSError, ValueError, AttributeError) as error:
             if self._pid >= 0:
                 end_all(self.made())
             self.close()
             raise SpawnProgramFailed(f"muster-spawn cannot be started: {error}") from error
 
+    def kill(self) -> None:
+        """SIGKILL to the program."""
+        os.kill(self._pid, signal.SIGKILL)
+
     def pids(self) -> list[int]:
-        """Waits for the program's end. The pids of all processes. Raises SpawnProgramFailed, KilledAtBirth, and OSError
-        (EAGAIN, ENOMEM), with those of `made` left."""
-        if not process.wait_ended(self._pidfd, WAIT_S):
-            raise SpawnProgramFailed(f"muster-spawn did not end within {WAIT_S:g} s")
+        """Once the program has ended (`pidfd`): the pids of all processes. Raises SpawnProgramFailed, KilledAtBirth,
+        and OSError (EAGAIN, ENOMEM), with those of `made` left."""
         status = self._reap()
         code = os.waitstatus_to_exitcode(status)
         if code == 1:
@@ -144,10 +147,10 @@ class ProgramStart:
         """Lets go of all descriptors; the program has ended."""
         if self._pid >= 0:
             self.made()
-        for fd in (self._memory, self._pidfd):
+        for fd in (self._memory, self.pidfd):
             if fd >= 0:
                 os.close(fd)
-        self._memory = self._pidfd = -1
+        self._memory = self.pidfd = -1
 
     def _reap(self) -> int:
         _, status = os.waitpid(self._pid, 0)
@@ -161,7 +164,7 @@ def end_all(pids: Sequence[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + KILL_WAIT_S
+    deadline = time.monotonic() + DIE_S
     for pid in pids:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:

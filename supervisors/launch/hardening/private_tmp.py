@@ -13,13 +13,16 @@ stands for it.
 import contextlib
 import errno
 import os
-import shutil
+import signal
 import stat
 import sys
 from collections.abc import Iterable, Sequence
 
 from muster.supervisors.model.hardening import TMP_PLACES, is_below
 from muster.supervisors.supervision_errors import NotStartable
+
+#: All that can be reset: a supervisor ignores some.
+_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
 def places() -> list[str]:
@@ -101,15 +104,21 @@ def _without_link_of_place(path: str) -> str:
     return os.path.realpath(place) + path[len(place) :] if place else path
 
 
-def remove(name: str) -> str:
-    """Removes them with all that the job left there. Returns a sentence about what stays, or nothing."""
-    left: list[str] = []
-    for place in TMP_PLACES:
-        path = f"{place}/{name}"
-        shutil.rmtree(path, ignore_errors=True)
-        if os.path.lexists(path):
-            left.append(path)
-    return f"cannot remove {' and '.join(left)} of the job: remove it by hand" if left else ""
+def existing(name: str) -> list[str]:
+    """Those that exist."""
+    return [path for path in (f"{place}/{name}" for place in TMP_PLACES) if os.path.lexists(path)]
+
+
+def arguments(folders: Iterable[str]) -> tuple[str, ...]:
+    """Of rm(1): it follows no link of the job's user, no folder is too deep for it, and a mount stays."""
+    return ("-rf", "--one-file-system", "--", *folders)
+
+
+def begin_removal(name: str) -> None:
+    """Has them removed with all that the job left there, by a process of its own: that may be a million files. What it
+    leaves, the daemon removes (agent/jobs/hardening/private_tmps.py). Raises OSError where it cannot be started."""
+    if folders := existing(name):
+        os.posix_spawn("/bin/rm", ["rm", *arguments(folders)], {"LC_ALL": "C"}, setsid=True, setsigdef=_SIGNALS)
 
 
 def _make(path: str, mode: int) -> None:

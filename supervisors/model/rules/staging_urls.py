@@ -36,6 +36,10 @@ EXTRA = "pip install 'muster-agent[staging]'"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.+)", re.DOTALL)
 _USER = re.compile(r"[^/?#]*@")
 _MAX_URL = 4096
+#: What stands for itself in a URL of an input or an output: the same job begins on several nodes.
+NODE, HOST, JOB = "{node}", "{host}", "{job}"
+_PLACES = (NODE, HOST, JOB)
+_BRACES = re.compile(r"\{[^{}]*\}?|\}")
 
 
 def scheme(url: str) -> str:
@@ -60,6 +64,13 @@ def shown(url: str) -> str:
     rest = _USER.sub("", match[2], count=1) if _USER.match(match[2]) else match[2]
     path, mark, _ = rest.partition("?")
     return f"{match[1]}://{path}" + ("?..." if mark else "")
+
+
+def of_node(url: str, *, node: int, host: str, job: str) -> str:
+    """With the number of this node in its job, its name and the job's id in their places."""
+    for place, value in zip(_PLACES, (str(node), host, job), strict=True):
+        url = url.replace(place, value)
+    return url
 
 
 def all_shown(urls: Mapping[str, str]) -> dict[str, str]:
@@ -109,5 +120,11 @@ def problems(urls: Mapping[str, str], *, written: bool = False) -> Iterator[tupl
     for path, url in urls.items():
         if not path or "\0" in path or len(path) > 4095:
             yield path, "must be a path of 1 to 4095 characters without NUL"
-        elif found := problem(url, written=written):
+        elif found := problem(url, written=written) or _misplaced(url):
             yield path, found
+
+
+def _misplaced(url: str) -> str:
+    """What is wrong with braces in it."""
+    wrong = next((found for found in _BRACES.findall(url.partition("?")[0]) if found not in _PLACES), "")
+    return f"{shown(url)!r}: {wrong!r} stands for nothing: known are {', '.join(_PLACES)}" if wrong else ""

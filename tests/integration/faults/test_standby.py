@@ -1,7 +1,10 @@
 """The supervisor that waits for the next job: it is used, and whatever happens to it costs no job anything."""
 
+import contextlib
 import os
 import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,62 @@ def test_one_that_is_killed_or_stopped_is_passed_over(daemon: Daemon, number: in
             os.kill(lost, signal.SIGCONT)
     eventually(lambda: ended(lost), message="it has no job, and leaves")
     daemon.stop("job")
+
+
+@contextlib.contextmanager
+def stopped_at_once(parent: int, name: str = "") -> Iterator[list[int]]:
+    """SIGSTOP to the first new child of this process, of this name, as soon as it exists: the list has its pid then."""
+    path = Path(f"/proc/{parent}/task/{parent}/children")
+    found: list[int] = []
+    before, over = path.read_text().split(), threading.Event()
+
+    def look() -> None:
+        while not (found or over.is_set()):
+            for pid in map(int, set(path.read_text().split()).difference(before)):
+                stat = process.read_stat(pid)
+                if stat is not None and name in stat.comm:
+                    os.kill(pid, signal.SIGSTOP)
+                    found.append(pid)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_one_that_is_stopped_just_after_it_was_given_a_job_is_named(daemon: Daemon) -> None:
+    """Whatever it has done by then: perhaps nothing, so that no record tells of it."""
+    os.kill(eventually(lambda: standby(daemon)), signal.SIGKILL)  # a job is forked for
+    eventually(lambda: not standby(daemon))
+    with stopped_at_once(daemon.nursery_pid()) as found:
+        daemon.run("sleep", "600", job_id="job")
+        (pid,) = eventually(lambda: found)
+        said = f"its supervisor (pid {pid}) is stopped (SIGSTOP)"
+        eventually(lambda: any(said in text for text in daemon.get("job").warnings))
+        assert f"kill -CONT {pid}" in " ".join(daemon.cli("status", "job").stdout.split())
+        assert "job.supervisor_stuck" in [event.kind for event in daemon.event_list("job")]
+        assert daemon.stop("job", grace_s=0).job.state == job_pb2.JOB_STATE_STOPPED
+
+
+@pytest.mark.slow
+def test_a_program_that_hangs_while_it_creates_the_ranks_delays_no_stop(daemon: Daemon) -> None:
+    for number in range(100):
+        job_id = f"j{number}"
+        with stopped_at_once(eventually(lambda: standby(daemon)), "muster-spawn") as found:
+            daemon.run("sleep", "600", job_id=job_id, ranks=64)
+            eventually(lambda: found or daemon.get(job_id).state == job_pb2.JOB_STATE_RUNNING)  # noqa: B023
+            job = daemon.stop(job_id, grace_s=0).job
+            assert job.state == job_pb2.JOB_STATE_STOPPED
+        if found and not any(rank.pid for rank in job.ranks):  # it was stopped before it had made all
+            break
+    assert found and "did not end within" not in daemon.root.nursery_log.read_text()
 
 
 def test_it_leaves_with_the_nursery(daemon: Daemon) -> None:

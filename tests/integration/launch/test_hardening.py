@@ -3,6 +3,7 @@ their controllers."""
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from muster.supervisors.launch.creation import program_start
+from muster.supervisors.model import journal
 from muster.supervisors.model.rules import capabilities
 from muster.v1 import job_pb2
 from tests.conftest import BIN, Daemon, eventually, let_through
@@ -208,6 +210,35 @@ def test_outputs_that_were_not_delivered_stay_in_the_private_tmp(node: Daemon) -
     assert node.cli("rm", job_id).returncode == 0 and not kept.parents[1].exists()
 
 
+@can_mount
+def test_a_private_tmp_that_a_killed_supervisor_left_is_removed_by_the_next_daemon(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    """And no folder that only looks like one, nor that of a job which runs."""
+    daemon = make_daemon()
+    places: dict[str, Path] = {}
+    for job_id in ("ended", "runs"):
+        daemon.run("sleep", "600", job_id=job_id, private_tmp="yes")
+        daemon.until_running(job_id)
+        token = journal.read(daemon.root.job(job_id).journal).records[0]["hardening"]["private_tmp"]
+        places[job_id] = Path(f"/tmp/muster-{job_id}-{token}")
+        assert (places[job_id] / "tmp").is_dir()
+    daemon.stop("ended")
+    eventually(lambda: not places["ended"].exists())
+    other = Path(f"/tmp/muster-ended-{secrets.token_hex(8)}")
+    try:
+        for folder in (places["ended"], other):
+            (folder / "tmp" / "deep").mkdir(parents=True)
+        daemon.kill()
+        daemon.start()
+        eventually(lambda: not places["ended"].exists())
+        assert other.exists() and (places["runs"] / "tmp").is_dir()
+        daemon.stop("runs")
+        eventually(lambda: not places["runs"].exists())
+    finally:
+        shutil.rmtree(other)
+
+
 def test_a_seccomp_profile_as_docker_has_it(node: Daemon, tmp_path: Path) -> None:
     refuse = {"names": ["socket"], "action": "SCMP_ACT_ERRNO", "errnoRet": 97}
     profile: dict[str, Any] = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
@@ -245,9 +276,12 @@ def test_settings_are_for_jobs_of_other_users_and_not_undone_by_them(make_daemon
     assert refused.returncode == 2 and "no such file or directory: give a path" in refused.stderr
 
 
+def check_command(daemon: Daemon) -> list[str]:
+    return [str(BIN / "musterd"), "--root", str(daemon.folder), "--config", str(daemon.config), "--check-config"]
+
+
 def check_config(daemon: Daemon) -> "subprocess.CompletedProcess[str]":
-    command = [str(BIN / "musterd"), "--root", str(daemon.folder), "--config", str(daemon.config), "--check-config"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(check_command(daemon), capture_output=True, text=True, timeout=60, check=False)
 
 
 @can_mount
@@ -265,7 +299,14 @@ def test_settings_that_jobs_would_trip_over_are_no_good_configuration(make_daemo
             profile.write_text(text)
         daemon.config.write_text(f"[hardening]\nseccomp_profile = '{profile}'\n")
         bad = check_config(daemon)
-        assert bad.returncode == 1 and f"seccomp_profile in [hardening]: '{profile}': {said}" in bad.stderr, bad.stderr
+        told = f"seccomp_profile in [hardening]: '{profile}': {said}"
+        assert bad.returncode == 1 and told in bad.stderr, bad.stderr
+    os.kill(daemon.pid, signal.SIGHUP)
+    eventually(lambda: f"the one before is in force: {told}" in " ".join(daemon.cli("node").stdout.split()))
+    assert seen(daemon, "y", user=NOBODY)["seccomp"] == "0"
+    daemon.kill(signal.SIGTERM)
+    began = subprocess.run(check_command(daemon)[:-1], capture_output=True, text=True, timeout=60, check=False)
+    assert (began.returncode, began.stderr) == (1, bad.stderr)
 
 
 # --- limits of the job as a whole -------------------------------------------------------------------------------------

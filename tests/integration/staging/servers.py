@@ -1,6 +1,7 @@
 """Servers of tests: one of HTTP that breaks off, holds back or changes what it sends, and one of S3."""
 
 import contextlib
+import http.client
 import http.server
 import socket
 import subprocess
@@ -93,6 +94,84 @@ def web(content: bytes) -> Iterator[Web]:
         yield server
     finally:
         server.go.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class Gate(http.server.ThreadingHTTPServer):
+    """Before another server: hands requests on, refuses some, and holds some back for ever."""
+
+    daemon_threads = True
+
+    def __init__(self, behind: str) -> None:
+        self.behind = behind.removeprefix("http://")
+        #: In the path of a request: what is answered by 403; what is not answered.
+        self.refused = self.held = ""
+        self.paths: list[str] = []
+        self.waits = False
+        self.over = threading.Event()
+        super().__init__(("127.0.0.1", 0), _GateHandler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def asked(self, part: str) -> bool:
+        return any(part in path for path in self.paths)
+
+
+class _GateHandler(http.server.BaseHTTPRequestHandler):
+    server: Gate
+    protocol_version = "HTTP/1.1"
+
+    def _hand_on(self) -> None:
+        gate = self.server
+        gate.paths.append(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if gate.held and gate.held in self.path:
+            gate.waits = True
+            gate.over.wait(120)
+            self.close_connection = True
+            return
+        if gate.refused and gate.refused in self.path:
+            self._answer(403, [], b"<Error><Code>AccessDenied</Code><Message>Forbidden</Message></Error>")
+            return
+        behind = http.client.HTTPConnection(gate.behind, timeout=60)
+        behind.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            behind.putheader(name, value)
+        behind.endheaders(body)
+        answer = behind.getresponse()
+        self._answer(answer.status, answer.getheaders(), answer.read())
+        behind.close()
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _hand_on
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers:
+            if name.lower() not in ("content-length", "transfer-encoding", "connection", "server", "date"):
+                self.send_header(name, value)
+        size = {name.lower(): value for name, value in headers}.get("content-length", str(len(body)))
+        self.send_header("Content-Length", size if self.command == "HEAD" else str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def gate(behind: str) -> Iterator[Gate]:
+    server = Gate(behind)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.over.set()
         server.shutdown()
         thread.join()
         server.server_close()

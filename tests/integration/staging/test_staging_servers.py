@@ -210,3 +210,43 @@ def test_s3_both_ways(make_daemon: Any, tmp_path: Path) -> None:
         )
         job = daemon.wait("none")
         assert (job.state, job.verdict.exit_code) == (FAILED, 125) and "no such bucket" in job.verdict.summary, job
+        # Two keys that are one path, and two nodes that write one object.
+        client.put_object(Bucket="bkt", Key="twice/x", Body=b"1")
+        client.put_object(Bucket="bkt", Key="twice//x", Body=b"2")
+        start(daemon, "twice", tmp_path, inputs={"t": "s3://bkt/twice"}, staging_credentials=file)
+        job = daemon.wait("twice")
+        assert job.state == FAILED and "has a file '/x', which is no path below a folder" in job.verdict.summary, job
+        assert not (tmp_path / "t").exists()
+        nodes: dict[str, Any] = {"nodes": ["a", "b"], "node_rank": 1, "master_addr": "a", "master_port": 29500}
+        start(daemon, "apart", tmp_path, outputs={"train": "s3://bkt/{job}/{node}-{host}"}, **nodes,
+              command=("sh", "-c", "echo x >train"), staging_credentials=file)  # fmt: skip
+        assert daemon.wait("apart").state == SUCCEEDED
+        assert client.get_object(Bucket="bkt", Key="apart/1-b")["Body"].read() == b"x\n"
+
+
+def test_an_upload_that_is_given_up_leaves_no_part(make_daemon: Any, tmp_path: Path) -> None:
+    """Where the server refuses a part for good, and where somebody stops the copy in the middle."""
+    import boto3
+
+    with servers.s3() as address:
+        names = {"aws_access_key_id": "AKIATEST", "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
+        client = boto3.client("s3", endpoint_url=address, **names)
+        client.create_bucket(Bucket="bkt")
+        daemon = make_daemon()
+        with servers.gate(address) as gate:
+            file = keys(tmp_path, f'[s3]\nkey = "AKIATEST"\nsecret = "{SECRET}"\nendpoint_url = "{gate.url}"\n')
+            command = ("sh", "-c", "head -c 40000000 /dev/zero >large")
+            fields: dict[str, Any] = {"command": command, "outputs": {"large": "s3://bkt/large"}}
+            gate.refused = "partNumber=2"
+            start(daemon, "refused", tmp_path, staging_credentials=file, **fields)
+            job = daemon.wait("refused")
+            assert (job.state, job.verdict.exit_code) == (FAILED, 125) and "Forbidden" in job.verdict.summary, job
+            assert gate.asked("partNumber=1") and not client.list_multipart_uploads(Bucket="bkt").get("Uploads")
+            gate.refused, gate.held = "", "partNumber=2"
+            start(daemon, "stopped", tmp_path, staging_credentials=file, **fields)
+            eventually(lambda: gate.waits)
+            assert client.list_multipart_uploads(Bucket="bkt").get("Uploads")
+            daemon.stop("stopped")
+            job = daemon.wait("stopped")
+            assert job.state == FAILED and job.outputs_kept, job
+            assert not client.list_multipart_uploads(Bucket="bkt").get("Uploads")

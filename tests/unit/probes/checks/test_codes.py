@@ -71,6 +71,6 @@ def test_every_code_belongs_to_a_check():
     of_node = {code for check in catalogue(NodeSettings()) for code in check.codes}
     of_start = {code for entry in precheck.catalogue() for code in entry.codes}
     of_work = {code for entry in active_check.catalogue() for code in entry.codes}
-    of_daemon = {Code.SUPERVISOR_CRASHING, Code.DAEMON_DEGRADED, Code.OUTPUT_LOST}
+    of_daemon = {Code.SUPERVISOR_CRASHING, Code.DAEMON_DEGRADED, Code.OUTPUT_LOST, Code.PRIVATE_TMP_LEFT}
     assert of_node | of_start | of_work | common | of_daemon == set(Code)
     assert not of_node & of_start and not of_work & (of_node | of_start)

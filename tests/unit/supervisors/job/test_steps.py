@@ -285,6 +285,7 @@ def test_an_epilog_learns_how_the_job_ended():
         "MUSTER_SUMMARY": "rank 0 exited with code 7",
         "MUSTER_RECOMMENDATION": "FAIL",
         "MUSTER_RECOMMENDATION_STAGE": "early",
+        "MUSTER_FAULTY_NODE": "",
         "MUSTER_CAUSE": "",
     }
     told = steps.environment_of_epilog(State.FAILED, end, "", CauseFound("RETRY_ELSEWHERE", "the card is lost"))
@@ -378,10 +379,13 @@ def test_a_copy_that_was_killed_is_taken_up(name, outcome, count, ending, expect
 
 
 def test_the_order_of_a_copy():
-    assert json.loads(steps.order("code", COPIES, "/w/c")) == {
+    job = Job(node_rank=1)
+    assert json.loads(steps.order("code", COPIES, job, "/w/c")) == {
         "step": "code", "copies": {"/w/c/": "s3://b/c"}, "credentials": "", "tries": 8,
     }  # fmt: skip
-    assert json.loads(steps.order("outputs", COPIES, ""))["copies"] == {"o": "s3://b/o"}
+    assert json.loads(steps.order("outputs", COPIES, job, ""))["copies"] == {"o": "s3://b/o"}
+    apart = replace(COPIES, job_id="j", outputs={"o": "s3://b/{job}/node-{node}"})
+    assert json.loads(steps.order("outputs", apart, job, ""))["copies"] == {"o": "s3://b/j/node-1"}
     assert steps.shown("inputs", replace(COPIES, inputs={"d": "s3://b/d?sig=x"})) == "inputs s3://b/d?..."
     assert [steps.time_limit(name, COPIES) for name in ("code", "outputs")] == [7200.0, 7200.0]
 

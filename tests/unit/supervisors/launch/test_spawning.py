@@ -21,7 +21,7 @@ from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import NotStartable
 from muster.supervisors.system import settings_file
 from muster.supervisors.system.settings_file import SupervisorSettings
-from tests.unit.supervision import in_own_process
+from tests.unit.supervision import created, in_own_process
 
 SPEC = JobSpec("j", ("python", "x.py"), ranks=2)
 
@@ -52,7 +52,7 @@ def test_all_are_let_go_once_they_are_on_record(way, tmp_path):
             recorded.extend(pids)
 
         recorded: list[int] = []
-        spawning.spawn(made, tmp_path / "unborn", lambda: story.append("meanwhile"), record, story.append)
+        created(spawning.spawn(made, tmp_path / "unborn", lambda: story.append("meanwhile"), record, story.append))
         codes = [os.waitpid(pid, 0)[1] for pid in recorded]
         os.close(out)
         return [story, codes, len(list(tmp_path.glob("ran.*"))), read_unborn(tmp_path / "unborn")]
@@ -88,13 +88,9 @@ def test_where_something_fails_none_is_left(way, tmp_path, who):
             if who == "unborn":
                 patch.setattr(child, "open_unborn", fail)
             with pytest.raises(OSError, match="No space left"):
-                spawning.spawn(
-                    made,
-                    tmp_path / "unborn",
-                    fail if who == "meanwhile" else lambda: None,
-                    fail if who == "record" else lambda _: None,
-                    pytest.fail,
-                )
+                begins = fail if who == "meanwhile" else lambda: None
+                record = fail if who == "record" else lambda _: None
+                created(spawning.spawn(made, tmp_path / "unborn", begins, record, pytest.fail))
         try:
             os.waitpid(-1, os.WNOHANG)
             left = True
@@ -122,7 +118,7 @@ def test_a_signal_that_comes_meanwhile_is_not_taken_for_the_childs(tmp_path):
         pids: list[int] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(forked_start, "fork", fork)
-            spawning.spawn(made, tmp_path / "unborn", lambda: None, pids.extend, pytest.fail)
+            created(spawning.spawn(made, tmp_path / "unborn", lambda: None, pids.extend, pytest.fail))
         alive = os.waitpid(pids[0], os.WNOHANG)[0] == 0
         return [heard == [os.getpid()], alive]
 

@@ -19,7 +19,7 @@ from muster.supervisors.launch import child
 from muster.supervisors.launch.child import Account, ProcessSpec, explain_exec, read_unborn
 from muster.supervisors.launch.creation.new_processes import NewProcesses
 from muster.supervisors.output import tee
-from tests.unit.supervision import in_own_process
+from tests.unit.supervision import created, in_own_process
 
 Birth = Callable[..., dict[str, Any]]
 
@@ -46,7 +46,7 @@ def birth(way: str) -> Birth:
             usual = ProcessSpec(3, argv, {"PATH": os.environ["PATH"]}, "/", fifo, cgroup="", account=account)
             children = NewProcesses([replace(usual, **changes)], (read, write), notes, said.append)
             children.begin()
-            (pid,) = children.pids()
+            (pid,) = created(children.pids())
             os.close(read)
             if at_gate is not None:
                 at_gate(pid)

@@ -26,7 +26,7 @@ from muster.supervisors.output import tee
 from muster.supervisors.system.cgroups import find_cgroup_root
 from muster.supervisors.system.controllers import job_limits
 from tests.unit.seccomp import CLONE_PARENT, needs_seccomp, refuse
-from tests.unit.supervision import in_own_process, until
+from tests.unit.supervision import created, in_own_process, until, wait_ended
 
 #: A program that lets every call pass, and one that the kernel refuses.
 ALLOW, NO_PROGRAM = struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000), bytes(8)
@@ -56,7 +56,7 @@ def started(
             at_gate(made)
 
     out = os.open(folder / "fifo", os.O_RDWR | os.O_NONBLOCK)
-    spawning.spawn(specs, folder / "unborn", meanwhile, record, said.append)
+    created(spawning.spawn(specs, folder / "unborn", meanwhile, record, said.append))
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     os.close(out)
     lines = read_unborn(folder / "unborn")
@@ -244,6 +244,7 @@ def test_the_program_writes_to_no_cgroup(program, tmp_path, cgroup):
         read, write = os.pipe()
         spec = specs_in(tmp_path, 1, "true", cgroup=str(cgroup))[0]
         start = ProgramStart([(0, StartSteps().of(spec))], read, os.dup(write))
+        wait_ended(start.pidfd)
         (pid,) = start.pids()
         there = pid in [int(word) for word in (cgroup / "cgroup.procs").read_text().split()]
         os.write(write, b"1")
@@ -534,7 +535,7 @@ def test_a_frozen_cgroup_holds_nobody_up(way, tmp_path, cgroup, ending):
         gate = os.pipe()
         children = NewProcesses(specs, gate, os.open(tmp_path / "unborn", os.O_WRONLY | os.O_CREAT))
         children.begin()
-        pids = children.pids()
+        pids = created(children.pids())
         if ending:
             children.end()
             return left()
