@@ -14,6 +14,7 @@ from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised, SupervisionError, Untrusted
 from muster.supervisors.system import lock
+from muster.supervisors.system.urgency import prefer_session
 from muster.supervisors.wire import messages
 from muster.supervisors.wire.messages import MAX_TOLD
 
@@ -38,6 +39,7 @@ def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
     Raises OSError where the job's files cannot be read or written: the nursery then tries again.
     """
     os.setsid()
+    prefer_session(os.getpriority(os.PRIO_PROCESS, 0) // 2)
     for number in process.END_SIGNALS:
         # Nothing but the job's end or a SIGKILL ends a supervisor; jobs are stopped over the control socket.
         signal.signal(number, signal.SIG_IGN)
@@ -52,11 +54,12 @@ def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
         # Only here can a job be given up: whatever goes wrong later, its ranks live, and a successor tries again.
         spec = JobSpec.read(paths.spec, job_id)
         contents = journal.read(paths.journal)
-        if replay(contents.records).state.final:
+        job = replay(contents.records)
+        if job.state.final:
             return DONE
     except (SupervisionError, ValueError, TypeError) as error:
         return _unusable(job_id, error, sock)
-    RankGang(root, spec, contents, sock, owned).loop.run()
+    RankGang(root, spec, contents, job, sock, owned).loop.run()
     held.close()
     return DONE
 
