@@ -22,6 +22,7 @@ _INDEX = "README.md"
 
 _FENCE = re.compile(r"(^ *(?:```|~~~).*?^ *(?:```|~~~)\s*$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_CODE = re.compile(r"`[^`\n]+`")
 
 
 def _root(config: MkDocsConfig) -> Path:
@@ -33,11 +34,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """The navigation, from the list of pages."""
     found: list[Any] = [_INDEX, {"Get started": "get-started.md"}]
     listed = {_INDEX, "get-started.md"}
-    pages: list[str] = []
+    section: list[Any] = []
+    pages: list[Any] = []
     for line in (Path(config.docs_dir) / _INDEX).read_text(encoding="utf-8").splitlines():
-        if heading := re.match(r"## (.+)", line):
+        if heading := re.match(r"##(#?) (.+)", line):
             pages = []
-            found.append({heading[1]: pages})
+            (section if heading[1] else found).append({heading[2]: pages})
+            section = section if heading[1] else pages
             continue
         for target in _targets(_root(config), "docs", line):
             name = _in_site(_root(config), target)
@@ -66,7 +69,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Points links that lead out of docs/, and those of pages from there, to their place in the site."""
+    """Points links that lead out of docs/, and those of pages from there, to their place in the site. In code a table's
+    `\\|` is a bar: GitHub needs the backslash, MkDocs shows it."""
     root, here = _root(config), page.file.src_uri
     source = here.removeprefix(f"{OUTSIDE}/") if here.startswith(f"{OUTSIDE}/") else f"docs/{here}"
 
@@ -78,8 +82,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         link = posixpath.relpath(_in_site(root, there), posixpath.dirname(here) or ".")
         return f"]({link}{hash_sign}{anchor})"
 
-    parts = _FENCE.split(markdown)
-    return "".join(part if number % 2 else _LINK.sub(moved, part) for number, part in enumerate(parts))
+    def mended(text: str) -> str:
+        return _CODE.sub(lambda match: match[0].replace("\\|", "|"), _LINK.sub(moved, text))
+
+    return "".join(part if number % 2 else mended(part) for number, part in enumerate(_FENCE.split(markdown)))
 
 
 def _targets(root: Path, folder: str, text: str) -> Iterator[str]:
