@@ -10,9 +10,11 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 
 BIN   := .venv/bin
 PROTO := .venv-proto/bin
+SITE  := .venv-site/bin
 # Done once for each state of the lock and of pyproject.toml.
 READY       := .venv/.ready
 PROTO_READY := .venv-proto/.ready
+SITE_READY  := .venv-site/.ready
 # Creates the processes of jobs; built in less than a second.
 PROGRAM := supervisors/launch/creation/muster-spawn
 
@@ -32,7 +34,7 @@ MINDSPORE ?= mindspore==2.7.*
 # proto/muster holds links to agent, supervisors and probes.
 CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test test-slow test-all chaos test-system test-ansible test-gpu record-gpu wheelhouse image release check-release test-msrun fuzz lint format proto proto-baseline check-proto docs check-docs corpus corpus-acted bench bench-compare bench-growth soak lock clean
+.PHONY: help setup run test test-slow test-all chaos test-system test-ansible test-gpu record-gpu wheelhouse image release check-release test-msrun fuzz lint format proto proto-baseline check-proto docs check-docs docs-test site recordings corpus corpus-acted bench bench-compare bench-growth soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -151,6 +153,12 @@ $(PROTO_READY): requirements-proto.lock
 	$(PROTO)/python -m pip install -q --require-hashes -r requirements-proto.lock
 	@touch $@
 
+# Its many packages are for nobody's tests.
+$(SITE_READY): requirements-site.lock
+	$(call venv,.venv-site)
+	$(SITE)/python -m pip install -q --require-hashes -r requirements-site.lock
+	@touch $@
+
 .venv-gpu/.ready: wheelhouse/requirements.txt
 	$(call venv,.venv-gpu)
 	cd wheelhouse && ../.venv-gpu/bin/python -m pip install -q --no-index --no-deps --force-reinstall --find-links . --require-hashes -r requirements.txt
@@ -170,6 +178,7 @@ lock: $(READY)  ## write the requirements*.lock files anew
 	$(COMPILE) -o requirements.lock
 	$(COMPILE) --extra dev -c requirements.lock -o requirements-dev.lock
 	$(subst pyproject.toml,,$(COMPILE)) --group proto -o requirements-proto.lock
+	$(subst pyproject.toml,,$(COMPILE)) --group site -o requirements-site.lock
 
 # --- generated code ---------------------------------------------------------------------------------------------------------
 
@@ -201,6 +210,18 @@ check-docs: $(READY)  ## are the generated pages of docs/reference/ current, and
 	@$(BIN)/python -m scripts.make_reference --check
 	@$(BIN)/python -m scripts.check_links
 
+docs-test: $(READY) $(PROGRAM)  ## run the shell commands of the pages and compare what they print; PAGES="docs/get-started.md" selects
+	@$(BIN)/python -m scripts.documentation.try_pages $(PAGES)
+
+# NO_MKDOCS_2_WARNING: the theme's advertisement, which is no warning about these pages.
+site: $(SITE_READY) docs  ## build/site: the documentation as a web site that needs no server and no network; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/python -m mkdocs build
+	@echo "build/site/index.html"
+
+recordings: $(READY) $(PROGRAM)  ## docs/pictures: sessions at a terminal and reports, from real jobs; needs chromium
+	@$(BIN)/python -m scripts.documentation.recordings
+	@$(BIN)/python -m scripts.documentation.report_pictures
+
 clean:  ## remove environments, caches and build output
-	rm -rf $(PROGRAM) .venv .venv-proto .venv-mindspore .venv-gpu wheelhouse build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(PROGRAM) .venv .venv-proto .venv-site .venv-mindspore .venv-gpu wheelhouse build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -35,7 +35,7 @@ def commands() -> str:
 def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
     """A section of the command, then one of each command below it."""
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    parts = [f"\n## {context.command_path}\n", f"    {usage}\n", *_paragraphs(command.help or "")]
+    parts = [f"\n## {context.command_path}\n", f"```text\n{usage}\n```\n", *_paragraphs(command.help or "")]
     records = [param.get_help_record(context) for param in command.get_params(context)]
     if options := [record for record in records if record and "--help" not in record[0]]:
         rows = "".join(f"| `{_cell(switch)}` | {_cell(text)} |\n" for switch, text in options)
@@ -53,7 +53,7 @@ def _paragraphs(text: str) -> Iterator[str]:
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         lines = [line.strip() for line in paragraph.splitlines()]
         if lines and lines[0] == "\b":
-            yield "\n".join(f"    {line}" for line in lines[1:]) + "\n"
+            yield "\n".join(["```text", *lines[1:], "```\n"])
         elif paragraph:
             yield " ".join(lines).replace("<", "\\<") + "\n"
 

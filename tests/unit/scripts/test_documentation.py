@@ -1,0 +1,108 @@
+"""What a page may show for what is printed, and which blocks of a page are run."""
+
+from pathlib import Path
+
+import pytest
+
+from scripts.documentation import pages
+from scripts.documentation.comparison import differs
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("a: FAILED at 12:49:51", "a: FAILED at 03:00:00"),
+        ("the ranks ran for 0.46s", "the ranks ran for 1m12s"),
+        ("rank 2 (pid 16272) exited", "rank 2 (pid 12) exited"),
+        ("size 251.9 GB, 29.9 % free", "size 1.0 TB, 3 % free"),
+        ("2026-11-21T07:57:28.901 [muster] x", "2030-01-02T00:00:00.000 [muster] x"),
+        ("card 0  ████▁▁  100", "card 0  ▁  100"),
+        ("A  B", "A      B"),
+        ("loss ... (...)", "loss 1.5 (2 ms)"),
+        ("first\n...\nlast", "first\nlast"),
+        ("first\n...\nlast", "first\n1\n2\nlast"),
+        ("...\nb\n...\nd", "a\nb\nc\nb\nd"),
+        ("[rank 0] a\n[rank 1] b", "[rank 1] b\n[rank 0] a"),
+        ("x", "x\n\n"),
+    ],
+)
+def test_what_may_differ(shown: str, printed: str) -> None:
+    assert differs(shown.split("\n"), printed.split("\n")) == ""
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "said"),
+    [
+        ("exit code 1", "exit code 2", "not printed: exit code 1"),
+        ("rank 2 failed", "rank 3 failed", "not printed: rank 2 failed"),
+        ("a", "a\nb", "also printed: b"),
+        ("a\n...\nc", "a\nb", "not printed: c"),
+        ("a\nb", "b\na", "not printed: a"),
+        ("[rank 0] a\n[rank 0] b", "[rank 0] b\n[rank 0] a", "not printed: [rank 0] a"),
+        ("a.c", "abc", "not printed: a.c"),
+        ("  indented", "indented", "not printed:   indented"),
+        ("FAILED at 12:49:51", "FAILED at noon", "not printed: FAILED at 12:49:51"),
+    ],
+)
+def test_what_may_not_differ(shown: str, printed: str, said: str) -> None:
+    assert differs(shown.split("\n"), printed.split("\n")) == said
+
+
+def page(folder: Path, text: str) -> pages.DocPage:
+    path = folder / "page.md"
+    path.write_text(text)
+    return pages.read(path)
+
+
+def test_a_session_a_script_and_its_output(tmp_path: Path) -> None:
+    session_text = "```console\n$ a \\\n  b\none\n$ c\n```\n"
+    script_text = "\n```sh\nd\ne\n```\n\n```text\ntwo\n```\n\n```text\nnot its output\n```\n"
+    found = page(tmp_path, session_text + script_text)
+    assert found.faults == [] and found.daemon and not found.cards
+    session, script = found.blocks
+    assert [(command.line, command.text, command.shown) for command in session.commands] == [
+        (2, "a \\\n  b", ["one"]),
+        (5, "c", []),
+    ]
+    assert [(command.text, command.shown) for command in script.commands] == [("d\ne", ["two"])]
+
+
+def test_output_behind_words_is_not_the_scripts(tmp_path: Path) -> None:
+    (script,) = page(tmp_path, "```sh\na\n```\n\nThe page looks so:\n\n```text\nx\n```\n").blocks
+    assert script.commands[0].shown is None
+
+
+def test_comments_direct_the_test(tmp_path: Path) -> None:
+    text = (
+        "<!-- page: no daemon -->\n<!-- not run: needs a GPU -->\n```sh\na\n```\n\n"
+        "<!-- first: b\nc -->\n```sh\nd\n```\n\n```sh\n#!/bin/sh\nexit 1\n```\n"
+    )
+    found = page(tmp_path, text)
+    assert not found.daemon and found.faults == []
+    assert [(block.not_run, block.first) for block in found.blocks] == [
+        ("needs a GPU", ""),
+        ("", "b\nc"),
+        ("the text of a script file", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("Words:\n\n    muster ps\n", "line 3: an indented block: fence it with ``` and a language"),
+        ("```\na\n```\n", "line 1: this block has no language: write sh, console, text, toml, ..."),
+        ("```console\nmuster ps\n```\n", "line 2: a session begins with a command behind `$ `"),
+        ("```sh\na\n", "line 1: this block has no end"),
+        (
+            "<!-- not run: x -->\n```toml\na = 1\n```\n",
+            "line 2: a comment for the test stands above a block that is not run",
+        ),
+        ("<!-- page: no deamon -->\n", "this comment is unknown: page: no deamon"),
+    ],
+)
+def test_faults_of_a_page(tmp_path: Path, text: str, fault: str) -> None:
+    assert fault in page(tmp_path, text).faults
+
+
+def test_a_list_goes_on_indented(tmp_path: Path) -> None:
+    assert page(tmp_path, "- a\n\n    still a\n\n  ```toml\n  b = 1\n  ```\n").faults == []
