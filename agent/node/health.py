@@ -311,7 +311,7 @@ class NodeHealth:
         # Events were latched when they happened: a look reports them again, and would renew their age forever.
         periodic = {item for item, check in self._ready()[0].catalogue.items() if check.interval_s > 0}
         lasting = [result for result in results if result.item in periodic]
-        self._remember()
+        self._remember(counted=KeptCounts.may_differ(result.item for result in results))
         self._changed(self._conditions.look(lasting, cards, self._clock.moment()))
 
     def _follow(self) -> None:
@@ -352,10 +352,10 @@ class NodeHealth:
             self._file.changed()
         self._faults.put(self._conditions.all, now)
 
-    def _remember(self) -> None:
-        """Makes sure that the file has the remembered cards, and what was counted."""
+    def _remember(self, *, counted: bool = False) -> None:
+        """Makes sure that the file has the remembered cards, and what a check has counted."""
         looker = self._ready()[1]
-        changes, counts = looker.inventory.changes, looker.counts()
+        changes, counts = looker.inventory.changes, looker.counts() if counted else self._counts
         if changes != self._remembered or counts.differs(self._counts):
             self._remembered, self._counts = changes, counts
             self._file.changed()

@@ -4,12 +4,17 @@ Times are seconds since the boot. What was counted before a reboot is as old as 
 and the counter of an interface begin anew with a boot.
 """
 
+from collections.abc import Iterable
 from dataclasses import field
 
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.node import infiniband, nics
+from muster.probes.node.cards import npus
 from muster.probes.node.memory import Memory, PortPast
 from muster.probes.node.nics import CHANGES
 
+#: The checks that count.
+_COUNTING = frozenset({infiniband.CHECK.item, nics.CHECK.item, npus.ERRORS.item})
 #: Changes of one interface that are kept, the newest: three interruptions are too many.
 _CHANGES = 64
 
@@ -35,6 +40,11 @@ class KeptCounts:
     codes: dict[str, list[float]] = field(default_factory=dict)
     ports: dict[str, KeptPort] = field(default_factory=dict)
     nics: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+
+    @staticmethod
+    def may_differ(items: Iterable[str]) -> bool:
+        """Whether one of these checks counts."""
+        return not _COUNTING.isdisjoint(items)
 
     def differs(self, other: "KeptCounts") -> bool:
         """Whether something else was counted."""
