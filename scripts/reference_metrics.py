@@ -24,14 +24,22 @@ DCGM_LEFT_OUT = {
     "labels of pods, `hpc_job`": "`muster_card_job_info` has the job of each card.",
     "label `err_msg` of `DCGM_FI_DEV_XID_ERRORS`": "`muster check explain` explains a code.",
 }
+#: Of npu-exporter; a name may end in `*`.
 NPU_LEFT_OUT = {
-    "npu_chip_info_process_info, npu_container_*, container_npu_*": "A label for each process or container has no "
+    "npu_chip_info_process_info, npu_container_info, container_npu_*": "A label for each process or container has no "
     "bound; `muster node` shows the processes.",
+    "npu_chip_info_serial_number, npu_chip_info_product_type": "They do not change: `muster node -o json` has the "
+    "serial number, and `npu_chip_info_name` the model.",
     "npu_chip_info_cube_utilization": "Another way of counting the AI cores, of some chips only.",
-    "npu_chip_info_used_memory, _total_memory": "The DDR of chips without HBM, which train nothing.",
-    "npu_chip_info_bandwidth_*, link_speed, link_up_num, mac_*, roce_*, optical_*": "They are hccn_tool's, a process "
-    "for each look; muster asks it for health and link alone.",
-    "npu_chip_info_hccs_*, _pcie_*_bw, _sio_*": "Some of these calls block while the driver measures.",
+    "npu_chip_info_used_memory, npu_chip_info_total_memory": "The DDR of chips without HBM, which train nothing.",
+    "npu_chip_info_bandwidth_*, npu_chip_info_rx_*, npu_chip_link_speed, npu_chip_link_up_num, npu_chip_mac_*, "
+    "npu_chip_roce_*, npu_chip_optical_*": "They are hccn_tool's, a process for each look; muster asks it for health "
+    "and link alone.",
+    "npu_chip_info_hccs_*, npu_chip_info_pcie_*, npu_chip_info_sio_*": "Some of these calls block while the driver "
+    "measures.",
+    "counters of an Ascend 950's ports (`npu_chip_info_ub_*`, `npu_chip_info_crc_error_sum_*` and so on)": "Dozens "
+    "of series for each port; muster asks whether the ports are up.",
+    "npu_exporter_version_info": "`muster_build_info` is the daemon's.",
 }
 
 

@@ -20,9 +20,9 @@ def missing() -> str:
     return ""
 
 
-@contextlib.contextmanager
-def running(folder: Path, addresses: list[str]) -> Iterator[tuple[int, Path]]:
-    """Its port, and a program that stands in for ssh and is let in."""
+def prepared(folder: Path, addresses: list[str]) -> tuple[list[str], int, Path]:
+    """A command that runs one in the foreground, on no address yet; its port, and a program that stands in for ssh and
+    is let in."""
     assert _SSHD is not None
     folder.mkdir(mode=0o700)
     if os.geteuid() == 0:
@@ -41,14 +41,21 @@ def running(folder: Path, addresses: list[str]) -> Iterator[tuple[int, Path]]:
         "PasswordAuthentication": "no",
         "MaxStartups": "100",
     }
-    lines = [f"{name} {value}" for name, value in config.items()] + [f"ListenAddress {a}" for a in addresses]
-    (folder / "sshd_config").write_text("\n".join(lines) + "\n")
+    (folder / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in config.items()))
     agent = folder / "rsh"
     options = "-F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
     agent.write_text(f'#!/bin/sh\nexec ssh -i {folder / "user"} {options} "$@"\n')
     agent.chmod(0o755)
+    return [_SSHD, "-D", "-e", "-f", str(folder / "sshd_config")], port, agent
+
+
+@contextlib.contextmanager
+def running(folder: Path, addresses: list[str]) -> Iterator[tuple[int, Path]]:
+    """Its port, and a program that stands in for ssh and is let in."""
+    command, port, agent = prepared(folder, addresses)
+    command += [word for address in addresses for word in ("-o", f"ListenAddress={address}")]
     with open(folder / "log", "wb") as log:
-        sshd = subprocess.Popen([_SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=log)
+        sshd = subprocess.Popen(command, stderr=log)
     try:
         eventually(lambda: (folder / "log").read_text().count("listening on") == len(addresses), 60, "sshd listens")
         yield port, agent

@@ -25,6 +25,7 @@ COMMANDS = {
     "events": ("events", "events", "Show events, oldest first."),
     "exec": ("exec", "exec_", "Run a command in a rank of a job."),
     "hang": ("hang", "hang", "Try the hang rule on recorded telemetry."),
+    "kube": ("kube.kube_command", "kube", "Tell Kubernetes whether this node is fit."),
     "logs": ("logs", "logs", "Show the output of a job's ranks, or of all jobs of the node."),
     "node": ("node", "node", "Show the node: daemon, conditions, cards; or take it out of service."),
     "ps": ("jobs", "ps", "List jobs, the newest first."),
@@ -55,7 +56,7 @@ GROUPS = {
     "Run": ("run", "start", "exec", "stop", "wait", "rm"),
     "Look": ("ps", "status", "logs", "events", "top"),
     "Explain": ("why", "report", "stacks", "hang"),
-    "Node": ("node", "check"),
+    "Node": ("node", "check", "kube"),
     "Service": ("service", "debug", "completion"),
 }
 

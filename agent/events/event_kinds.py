@@ -106,6 +106,9 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
             "an operator accepted that the cards differ from those that the node had", "`code`, `device`, `by`"
         ),
         "node.drained": EventKind("an operator drained the node", "`by`, `reason`"),
+        "node.tested": EventKind(
+            "active tests of the free cards of a drained node have ended (`in_drain` of [active])", "`cards`, `bad`"
+        ),
         "node.reset": EventKind(
             "a step of the reset of a card has ended, and at last the reset itself",
             "`card`, `uuid`, `step`, `status` (`done`, `skipped`, `failed`, `completed`, `given up`), `by`",

@@ -70,7 +70,7 @@ class Registry(JobTable):
         self._root, self._config, self._events, self._nursery = root, config, events, nursery
         # Not the loop's own threads: readers of logs on a slow disk must not block the reading of journals.
         self._threads = pool = threads.Pool(8)
-        checks = StartChecks(config, nursery, driver, health)
+        checks = StartChecks(config, nursery, driver, health, root.state)
         self._around = Surroundings(
             config, nursery, checks.run, self.publish, pool, root, leasing, reserve,
             lambda event: events.append([(None, event)]),

@@ -1,16 +1,22 @@
 """The checks that a job must pass before its first attempt starts: of its request, its cards and the node."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from muster.agent.config.schema import Config
+from muster.agent.errors import NoRoom
 from muster.agent.link.nursery_client import NurseryClient
 from muster.agent.node.condition_rules import of_presence
 from muster.agent.node.health import NodeHealth
+from muster.probes.active.active_settings import ITEM
+from muster.probes.cards.accelerator import SLOT
 from muster.probes.cards.driver import Driver
 from muster.probes.checks import precheck
-from muster.probes.checks.result import CheckResult, Status
+from muster.probes.checks.codes import EXPLANATIONS
+from muster.probes.checks.result import CheckResult, Code, Status
 from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
@@ -47,9 +53,11 @@ class StartChecks:
     """Runs the checks before a start with the present configuration."""
 
     def __init__(
-        self, config: Callable[[], Config], nursery: NurseryClient, driver: Driver, health: NodeHealth
+        self, config: Callable[[], Config], nursery: NurseryClient, driver: Driver, health: NodeHealth, state: Path
     ) -> None:
+        """`state`: the folder that keeps what active tests came to."""
         self._config, self._nursery, self._driver, self._health = config, nursery, driver, health
+        self._figures = state / "active.json"
 
     async def run(self, spec: JobSpec, job: Job) -> list[CheckResult]:
         """All results: first of the request, then of the node's own checks."""
@@ -66,7 +74,30 @@ class StartChecks:
             nofile=descriptors.given_limit(),
         )
         results = await precheck.run(self._config().checks, request)
-        return results + (await self._of_node(self._shown(job, job.hardware)) if job.cards else [])
+        if job.cards:
+            results += await self._of_node(self._shown(job, job.hardware))
+        if job.cards and all(result.status is not Status.CRITICAL for result in results):
+            results += await self._of_tests(self._shown(job, job.hardware))
+        return results
+
+    async def _of_tests(self, cards: Sequence[int]) -> list[CheckResult]:
+        """What active tests of these cards find, without good results; what is CRITICAL is a condition from then on."""
+        settings = self._config().active
+        tests = settings.tests_before_job()
+        if not tests or self._driver.view.kind == SLOT:
+            return []
+        from muster.agent.node import active_look  # only where they are wanted
+        from muster.probes.active.card_limits import BadLimits
+
+        wanted = precheck.CardsWanted(indices=tuple(cards))
+        try:
+            results, _ = await active_look.look(self._driver, wanted, settings, self._figures, tests)
+        except (OSError, BadLimits) as error:
+            code = Code.ACTIVE_NOT_RUN
+            return [CheckResult(ITEM, EXPLANATIONS[code].status, code, f"limits_file of [active]: {error}")]
+        with contextlib.suppress(NoRoom):  # it is in force all the same
+            await self._health.report(results, "musterd, before a job (before_job of [active])")
+        return [result for result in results if result.status not in (Status.OK, Status.NOT_APPLICABLE)]
 
     def _shown(self, job: Job, cards: Sequence[int]) -> tuple[int, ...]:
         """These cards of the job by their present numbers; a card that the driver does not show keeps its number."""

@@ -1,6 +1,7 @@
 """`muster check --active`: the active tests of this node's cards, and what they measured before."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -8,8 +9,9 @@ import msgspec
 from muster.agent import threads
 from muster.agent.errors import StartupError
 from muster.agent.host import state_file
-from muster.probes.active import active_check
+from muster.probes.active import active_check, active_settings
 from muster.probes.active.active_settings import ActiveSettings
+from muster.probes.cards import visible
 from muster.probes.cards.driver import Driver, What
 from muster.probes.checks.card_checks import CardsWanted
 from muster.probes.checks.result import CheckResult
@@ -17,6 +19,8 @@ from muster.probes.checks.result import CheckResult
 #: Results of a card that are kept.
 KEPT = 20
 _VERSION = 1
+#: Held while the file is changed.
+_FILE = threading.Lock()
 
 
 class _Figures(msgspec.Struct):
@@ -27,11 +31,15 @@ class _Figures(msgspec.Struct):
 
 
 async def look(
-    driver: Driver, wanted: CardsWanted, settings: ActiveSettings, path: Path
+    driver: Driver,
+    wanted: CardsWanted,
+    settings: ActiveSettings,
+    path: Path,
+    tests: Sequence[str] = tuple(active_settings.TESTS),
 ) -> tuple[list[CheckResult], str]:
-    """Tests the wanted cards one test after the other, and adds what was measured to the file `path`. The sentence says
-    why that could not be read or kept; it is empty where all is well. The driver is open. Raises OSError and BadLimits
-    for the settings' file of limits."""
+    """Runs `tests` on the wanted cards, one after the other, and adds what was measured to the file `path`. The
+    sentence says why that could not be read or kept; it is empty where all is well. The driver is open. Raises OSError
+    and BadLimits for the settings' file of limits."""
     known, trouble = _read(path)
     whole = driver.view.whole
     chosen = wanted.indices or (tuple(whole)[: wanted.count] if wanted.count else tuple(whole))
@@ -41,20 +49,36 @@ async def look(
         seen = (await driver.refresh(What.HOLDERS, [index])).holders.get(index)
         return [holder.pid for holder in seen.value] if seen is not None else []
 
-    results, figures = await active_check.check(cards, holders, settings, known.cards)
-    for uuid, measured in figures.items():
-        for name, value in measured.items():
-            if name == active_check.TESTED:
-                continue
-            past = known.cards.setdefault(uuid, {}).setdefault(name, [])
-            past.append(round(value, 3))
-            del past[:-KEPT]
+    asked = active_check.ActiveRequest(
+        cards=cards,
+        visible=visible.words(list(cards.values()), whole.values(), driver.view.sick, {}) if cards else {},
+        holders=holders,
+        settings=settings,
+        past=known.cards,
+        tests=tests,
+    )
+    results, figures = await active_check.check(asked)
     if figures and not trouble:
         try:
-            await threads.run(state_file.write, path, known)
+            trouble = await threads.run(_add, path, figures)
         except OSError as error:
             trouble = f"{path}: cannot be written: {error.strerror or error}: later tests do not know of this one"
     return results, trouble
+
+
+def _add(path: Path, figures: Mapping[str, Mapping[str, float]]) -> str:
+    """Adds them to what the file has by now: other tests may have ended meanwhile. Blocks. Raises OSError."""
+    with _FILE:
+        known, trouble = _read(path)
+        if trouble:
+            return trouble
+        for uuid, measured in figures.items():
+            for name in measured.keys() - active_check.COUNTS:
+                past = known.cards.setdefault(uuid, {}).setdefault(name, [])
+                past.append(round(measured[name], 3))
+                del past[:-KEPT]
+        state_file.write(path, known)
+    return ""
 
 
 def _read(path: Path) -> tuple[_Figures, str]:

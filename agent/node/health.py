@@ -27,7 +27,7 @@ from muster.probes.cards.driver import Driver
 from muster.probes.checks.result import CheckResult, Status
 from muster.probes.kernel import process
 from muster.probes.kernel.dataclass import dataclass
-from muster.probes.node.node_checks import Finding, Inventory, InventoryState, Looker, NodeCheck, NodeSettings, Position
+from muster.probes.node.node_checks import Finding, Inventory, KeptCounts, Looker, NodeCheck, NodeSettings, Position
 from muster.supervisors.paths import Root
 
 __all__ = ["Clock", "Condition", "DrainState", "NodeHealth"]
@@ -90,6 +90,7 @@ class NodeHealth:
         self._drain: DrainState | None = None
         #: Changes of the inventory that are in the file or on their way.
         self._remembered = 0
+        self._counts = KeptCounts()
         self._looker: Looks | None = None
         self._watch: NodeWatch | None = None
 
@@ -270,6 +271,7 @@ class NodeHealth:
             after=self._told,
             earlier_boots=self._xids.earlier,
             inventory=Inventory(state.inventory),
+            counts=state.counts,
             own_paths=tuple(map(str, (self._root.state, self._root.log, self._root.run))),
         )
         self._watch = NodeWatch(self._settings, self._driver, self._looker, self._held, self._looked, self._happened)
@@ -309,7 +311,7 @@ class NodeHealth:
         # Events were latched when they happened: a look reports them again, and would renew their age forever.
         periodic = {item for item, check in self._ready()[0].catalogue.items() if check.interval_s > 0}
         lasting = [result for result in results if result.item in periodic]
-        self._remember()
+        self._remember(counted=KeptCounts.may_differ(result.item for result in results))
         self._changed(self._conditions.look(lasting, cards, self._clock.moment()))
 
     def _follow(self) -> None:
@@ -350,24 +352,26 @@ class NodeHealth:
             self._file.changed()
         self._faults.put(self._conditions.all, now)
 
-    def _remember(self) -> None:
-        """Makes sure that the file has the remembered cards."""
-        changes = self._ready()[1].inventory.changes
-        if changes != self._remembered:
-            self._remembered = changes
+    def _remember(self, *, counted: bool = False) -> None:
+        """Makes sure that the file has the remembered cards, and what a check has counted."""
+        looker = self._ready()[1]
+        changes, counts = looker.inventory.changes, looker.counts() if counted else self._counts
+        if changes != self._remembered or counts.differs(self._counts):
+            self._remembered, self._counts = changes, counts
             self._file.changed()
 
     def _snapshot(self) -> NodeState:
-        seq = self._told.seq if self._told is not None else -1
-        return NodeState(
+        state = NodeState(
             boot=self._boot,
-            kernel_seq=seq,
+            kernel_seq=self._told.seq if self._told is not None else -1,
             drain=self._drain,
             conditions=self._conditions.kept(),
             faults=self._faults.faults,
             xids=self._xids.kept(),
-            inventory=self._looker.inventory.state() if self._looker is not None else InventoryState(),
         )
+        if self._looker is not None:
+            state.inventory, state.counts = self._looker.inventory.state(), self._looker.counts()
+        return state
 
     def _uuid(self, card: int | None) -> str:
         return self._driver.view.uuids.get(card, "") if card is not None else ""

@@ -13,7 +13,7 @@ import msgspec
 from muster.agent.host.state_file import StateFile
 from muster.agent.node.conditions import Latched
 from muster.probes.kernel.dataclass import dataclass
-from muster.probes.node.node_checks import InventoryState
+from muster.probes.node.node_checks import InventoryState, KeptCounts
 
 VERSION = 1
 #: Limits: remembered boots for one Xid of one card; remembered pairs of card and Xid.
@@ -48,7 +48,7 @@ class Fault:
 class NodeState:
     """The content of the file. `kernel_seq`: the last line of this boot's kernel log that became an event. `xids`: the
     boots in which a card (by its bus id) had an Xid, by "bus/xid", the newest last. `inventory`: the cards that the
-    node had."""
+    node had. `counts`: what is counted over hours."""
 
     version: int = VERSION
     boot: str = ""
@@ -58,6 +58,7 @@ class NodeState:
     faults: list[Fault] = field(default_factory=list)
     xids: dict[str, list[str]] = field(default_factory=dict)
     inventory: InventoryState = field(default_factory=InventoryState)
+    counts: KeptCounts = field(default_factory=KeptCounts)
 
 
 def read(path: Path) -> NodeState | None:

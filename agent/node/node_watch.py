@@ -19,7 +19,7 @@ from muster.probes.checks.precheck import UnknownItem
 from muster.probes.checks.result import Action, CheckResult, Code, Status
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node import node_checks
-from muster.probes.node.node_checks import Finding, Inventory, NodeCheck, NodeSettings, Position
+from muster.probes.node.node_checks import Finding, Inventory, KeptCounts, NodeCheck, NodeSettings, Position
 
 #: Seconds after the start in which every check has its first turn, one after the other.
 FIRST_S = 5.0
@@ -103,6 +103,7 @@ class Looks(Protocol):
     def forget(self, code: Code, device: str) -> None: ...
     @property
     def inventory(self) -> Inventory: ...
+    def counts(self) -> KeptCounts: ...
     async def accept(self, code: Code, device: str) -> None: ...
     def close(self) -> None: ...
 

@@ -51,6 +51,8 @@ class Resets:
         self._left: ResetRecord | None = None
         #: Its program is waited for, or the persistence mode is put back.
         self._settling = False
+        #: The tests of a drain have been started.
+        self._tests = False
 
     @property
     def trouble(self) -> list[str]:
@@ -172,6 +174,11 @@ class Resets:
                 await self._look_after_program()
                 if self._parts.config().reset.codes:
                     await self._start_by_itself()
+                if self._parts.config().active.in_drain and not self._tests:
+                    from muster.agent.reset.drain_tests import DrainTests  # only where they are wanted
+
+                    self._tests = True
+                    self._group.start_soon(DrainTests(self._parts, lambda: self._run is not None).run)
 
     async def _look_after_program(self) -> None:
         """One that SIGKILL did not end may end all the same, once the card lets go of it."""

@@ -1,43 +1,38 @@
 """Active checks of cards: each test in a process of its own, and what its figures say of the card.
 
 A wrong result is never fine. A slow or missing one may be chance, or somebody else's work on the card: the test is
-repeated once, and where a process is on the card it says nothing. A card is compared with its model's limit, with the
-other cards of the node and with its own past, whichever it falls below first.
+repeated once, and where a process is on the card, or came onto it meanwhile, it says nothing. A card is compared with
+its model's limit, with the other cards of the node and with its own past, whichever it falls below first.
 """
 
-import json
 import os
 import statistics
-import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import field, replace
 
 import anyio
 
-from muster.probes.active import card_program
-from muster.probes.active.active_settings import ITEM, TESTS, ActiveSettings
+from muster.probes.active import active_programs, all_reduce, program_run
+from muster.probes.active.active_settings import ALLREDUCE, ITEM, PEERS, TESTS, TRANSFER, ActiveSettings
 from muster.probes.active.card_limits import limits_of
 from muster.probes.active.cuda import MISMATCH, NO_DEVICE, NOT_READY, OUT_OF_MEMORY
-from muster.probes.calls import watched
-from muster.probes.calls.script import Script
-from muster.probes.cards.accelerator import NVIDIA, Card
+from muster.probes.active.program_run import Measured
+from muster.probes.cards.accelerator import Card
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.precheck import CheckEntry
-from muster.probes.checks.result import CheckResult, Code, one_line
+from muster.probes.checks.result import CheckResult, Code, Status, one_line
 from muster.probes.kernel.dataclass import dataclass
 
 #: Results of its own past that a card needs before it is compared with them; cards of a model, before with each other.
 LEAST_PAST, LEAST_CARDS = 3, 3
-#: How long a killed test may take to be gone, in seconds: a process that waits for a sick card takes for ever.
-_LINGER_S = 5.0
-#: How much was tested is no figure that can be low.
-TESTED = "tested_gb"
-#: One card after the other: the cards share the way to the host's memory.
-_ALONE = frozenset({"transfer"})
-_KEPT = 64 << 10
-#: What the driver needs of the environment, and nothing that could be a secret.
-_PASSED = ("PATH", "LD_LIBRARY_PATH", "LANG")
+#: How much was tested, and how many ways there are, is no figure that can be low.
+COUNTS = frozenset({"tested_gb", "peers"})
+#: One card after the other: the cards share the way to the host's memory, and the switches between them.
+_ALONE = frozenset({TRANSFER, PEERS})
+#: Of several cards: one that has failed before is left out, as the others would be blamed for it.
+_TOGETHER = frozenset({PEERS, ALLREDUCE})
+_LEFT_OUT = Measured({}, trouble="it has failed another test", absent=True)
 #: No fault of the card: there is no driver for it here, or its memory is somebody else's.
 _NO_VERDICT = frozenset({0, NO_DEVICE, OUT_OF_MEMORY})
 _WHOLE_NODE = {
@@ -51,15 +46,19 @@ Holders = Callable[[int], Awaitable[Sequence[int]]]
 Past = Mapping[str, Mapping[str, Sequence[float]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What one test of one card came to: figures, or why there are none. `code` is the CUresult that it failed with."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveRequest:
+    """`cards` are tested, and nobody else should use them meanwhile; `visible`: what a process calls each; `tests`:
+    which, all by default."""
 
-    figures: Mapping[str, float]
-    wrong: int = 0
-    trouble: str = ""
-    code: int = 0
-    late: bool = False
+    cards: Mapping[int, Card]
+    visible: Mapping[int, str]
+    holders: Holders
+    settings: ActiveSettings
+    past: Past
+    tests: Sequence[str] = tuple(TESTS)
+    #: Pids of the tests themselves: a card may need a moment to forget them.
+    own: set[int] = field(default_factory=set)
 
 
 def catalogue() -> list[CheckEntry]:
@@ -68,122 +67,156 @@ def catalogue() -> list[CheckEntry]:
     return [CheckEntry(f"{ITEM} {test}", looks_at, codes) for test, looks_at in TESTS.items()]
 
 
-async def check(
-    cards: Mapping[int, Card], holders: Holders, settings: ActiveSettings, past: Past
-) -> tuple[list[CheckResult], dict[str, dict[str, float]]]:
-    """Tests these cards; nobody else should use them meanwhile. Results in the order of the tests and cards, and the
-    figures of the cards that were right, by UUID. Raises OSError and BadLimits for the settings' file of limits."""
+async def check(asked: ActiveRequest) -> tuple[list[CheckResult], dict[str, dict[str, float]]]:
+    """Tests the cards. Results in the order of the tests and cards, and the figures of the cards that were right, by
+    UUID. Raises OSError and BadLimits for the settings' file of limits."""
+    cards, settings = asked.cards, asked.settings
     if not cards:
-        return [_no_cards()], {}
+        return await _without_cards(asked), {}
     limits = {index: limits_of(card.model, settings.limits_file) for index, card in cards.items()}
     results: list[CheckResult] = []
     figures: dict[str, dict[str, float]] = {}
-    for test in TESTS:
-        measured = await _measure(test, cards, holders, settings)
+    failed: set[int] = set()
+    for test in asked.tests:
+        measured = await _measure(test, asked, failed if test in _TOGETHER else ())
+
+        def slow(index: int, found: dict[int, Measured]) -> str:
+            model = cards[index].model
+            twins = [found[i] for i, other in cards.items() if other.model == model and i != index]
+            return _slow(cards[index], found[index], limits[index], asked, twins)
+
+        behind = [index for index in cards if measured[index].figures and slow(index, measured)]
+        if behind and test == ALLREDUCE:
+            measured = await _of_all(asked, failed)
+        elif behind:
+            again = {index: await _measured(test, cards[index], asked) for index in behind}
+            measured = measured | again
         for index, card in cards.items():
-            slow = partial(_slow, card, measured[index], limits[index], past, settings)
-            twins = [measured[i] for i, other in cards.items() if other.model == card.model and i != index]
-            if measured[index].figures and slow(twins):
-                again = await _measured(test, card, holders, settings)
-                measured[index] = again if again.figures else measured[index]
-                slow = partial(_slow, card, measured[index], limits[index], past, settings)
-            results.append(_judge(test, card, measured[index], slow(twins)))
+            results.append(result := _judge(test, f"card {index}", index, measured[index], slow(index, measured)))
+            if result.status is Status.CRITICAL:
+                failed.add(index)
             if measured[index].figures and not measured[index].wrong:
                 figures.setdefault(card.uuid, {}).update(measured[index].figures)
     return results, figures
 
 
-async def _measure(
-    test: str, cards: Mapping[int, Card], holders: Holders, settings: ActiveSettings
-) -> dict[int, Measured]:
-    found: dict[int, Measured] = {}
+async def _measure(test: str, asked: ActiveRequest, failed: Collection[int]) -> dict[int, Measured]:
+    """`failed`: cards that are left out."""
+    found = {index: _LEFT_OUT for index in asked.cards if index in failed}
+    whole = {index: card for index, card in asked.cards.items() if index not in failed}
 
     async def one(card: Card) -> None:
-        found[card.index] = await _measured(test, card, holders, settings)
+        found[card.index] = await _measured(test, card, asked, failed)
         if found[card.index].late:
-            found[card.index] = await _measured(test, card, holders, settings)
+            found[card.index] = await _measured(test, card, asked, failed)
 
+    if test == ALLREDUCE:
+        return await _of_all(asked, failed)
     if test in _ALONE:
-        for card in cards.values():
+        for card in whole.values():
             await one(card)
     else:
         async with anyio.create_task_group() as tasks:
-            for card in cards.values():
+            for card in whole.values():
                 tasks.start_soon(one, card)
-    return found
+    return _blamed(found, asked.cards) if test == PEERS else found
 
 
-async def _measured(test: str, card: Card, holders: Holders, settings: ActiveSettings) -> Measured:
-    """Runs a test once, unless somebody uses the card."""
-    if card.kind != NVIDIA:
-        return Measured({}, trouble=f"there is no active test of {card.kind} cards")
-    if card.mig:
-        return Measured({}, trouble="it is split into MIG instances")
-    if pids := await holders(card.index):
-        return Measured({}, trouble=f"in use by pid {', '.join(map(str, pids))}")
-    env = {name: os.environ[name] for name in _PASSED if name in os.environ}
-    program = ("-I", "-m", card_program.__name__, test, card.bus_id, f"{settings.seconds:g}")
-    script = Script(sys.executable, env, program, kept=_KEPT)
-    what = f"test {test} of card {card.index}"
+def _blamed(found: Mapping[int, Measured], cards: Mapping[int, Card]) -> dict[int, Measured]:
+    """What arrived wrong may be the sender's fault or the receiver's: that of the card that most of it has to do
+    with."""
+    ways = [(cards[i].bus_id, other) for i, one in found.items() for other in one.wrong_at]
+    count = Counter(bus for way in ways for bus in way)
+    most = max(count.values(), default=0)
+    wrong = {i: count[card.bus_id] for i, card in cards.items()}
+    return {i: replace(one, wrong=wrong[i] if wrong[i] == most else 0, wrong_at=()) for i, one in found.items()}
+
+
+async def _measured(test: str, card: Card, asked: ActiveRequest, failed: Collection[int] = ()) -> Measured:
+    """Runs a test once, unless somebody uses the card. `failed`: other cards that are left out."""
+    if pids := await _strangers(card, asked):
+        return Measured({}, trouble=f"in use by pid {pids}")
+    others: list[Card] = []
+    if test == PEERS:
+        known = [one for i, one in asked.cards.items() if one is not card and not one.mig and i not in failed]
+        others = [one for one in known if one.kind == card.kind and not await _strangers(one, asked)]
+    program = active_programs.of_card(test, card, others, asked.visible.get(card.index, ""), asked.settings)
+    if program.trouble:
+        return Measured({}, trouble=program.trouble, absent=program.absent)
+    what, limit = f"test {test} of card {card.index}", asked.settings.deadline_s
+    measured = await program_run.run(what, program.arguments, limit, program.env, asked.own.add)
+    if not measured.wrong and (pids := await _strangers(card, asked)):
+        return Measured({}, trouble=f"pid {pids} came onto it meanwhile")
+    return measured
+
+
+async def _of_all(asked: ActiveRequest, failed: Collection[int]) -> dict[int, Measured]:
+    """Of the cards that nobody uses, without those that failed."""
+    if not asked.settings.python:
+        return dict.fromkeys(asked.cards, Measured({}, trouble=active_programs.NEEDS_TORCH, absent=True))
+    whole = {index: card for index, card in asked.cards.items() if index not in failed}
+    taken = {index: pids for index, card in whole.items() if (pids := await _strangers(card, asked))}
+    free = {index: card for index, card in whole.items() if index not in taken}
+    found = await all_reduce.of_cards(free, asked.visible, asked.settings, asked.own.add)
+    came = [f"pid {pids} came onto card {i}" for i, card in free.items() if (pids := await _strangers(card, asked))]
+    if came and not any(one.wrong for one in found.values()):
+        found = dict.fromkeys(free, Measured({}, trouble=f"{came[0]} meanwhile"))
+    used = {index: Measured({}, trouble=f"in use by pid {pids}") for index, pids in taken.items()}
+    return {index: (found | used).get(index, _LEFT_OUT) for index in asked.cards}
+
+
+async def _strangers(card: Card, asked: ActiveRequest) -> str:
+    """Pids of others on the card; empty: nobody is."""
+    return ", ".join(str(pid) for pid in await asked.holders(card.index) if not _of_test(pid, asked.own))
+
+
+def _of_test(pid: int, own: Collection[int]) -> bool:
+    """A test, or what it has started."""
     try:
-        with anyio.move_on_after(settings.deadline_s) as limit:
-            ended = await watched.call(what, script.run, on_cancel=script.kill, linger_s=_LINGER_S)
-    except (OSError, watched.StillHanging) as error:
-        return Measured({}, trouble=str(error))
-    if limit.cancelled_caught:
-        return Measured({}, trouble=f"no end after {settings.deadline_s:g} s", late=True)
-    return _said(ended.stdout, ended.stderr, ended.returncode)
+        return pid in own or os.getsid(pid) in own
+    except OSError:  # it has ended, or is of another PID namespace
+        return False
 
 
-def _said(stdout: bytes, stderr: bytes, code: int) -> Measured:
-    lines = stdout.decode(errors="replace").splitlines()
-    try:
-        said: dict[str, Any] = json.loads(lines[-1])
-        if failed := said.get("failed"):
-            return Measured({}, trouble=str(failed), code=int(said["code"]))
-        return Measured({name: float(value) for name, value in said["measured"].items()}, int(said["wrong"]))
-    except (IndexError, KeyError, TypeError, ValueError, AttributeError):
-        last = (stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
-        return Measured({}, trouble=f"the test ended with {code}: {last}")
+async def _without_cards(asked: ActiveRequest) -> list[CheckResult]:
+    """Of a host without cards: the way of the all-reduce, where there is an interpreter for it."""
+    if asked.settings.python and ALLREDUCE in asked.tests:
+        measured = await all_reduce.of_cpu(asked.settings, asked.own.add)
+        return [_judge(ALLREDUCE, "", None, measured, "")]
+    code = Code.NODE_NOT_APPLICABLE
+    return [CheckResult(ITEM, EXPLANATIONS[code].status, code, "there are no cards to test")]
 
 
 def _slow(
-    card: Card,
-    measured: Measured,
-    limits: Mapping[str, float],
-    past: Past,
-    settings: ActiveSettings,
-    twins: Sequence[Measured],
+    card: Card, measured: Measured, limits: Mapping[str, float], asked: ActiveRequest, twins: Sequence[Measured]
 ) -> str:
     """What is below what was expected, and below what; empty where all is well."""
+    ratio = asked.settings.slow_ratio
     for name, value in measured.figures.items():
         others = [twin.figures[name] for twin in twins if name in twin.figures]
-        earlier = past.get(card.uuid, {}).get(name, ())
+        earlier = asked.past.get(card.uuid, {}).get(name, ())
         floors = [(limits[name], f"the limit of a {card.model}")] if name in limits else []
-        if name != TESTED:
+        if name not in COUNTS:
             if len(others) + 1 >= LEAST_CARDS:
                 middle = statistics.median([*others, value])
-                floors.append((settings.slow_ratio * middle, f"{settings.slow_ratio:g} of the node's median"))
+                floors.append((ratio * middle, f"{ratio:g} of the node's median"))
             if len(earlier) >= LEAST_PAST:
                 middle = statistics.median(earlier)
-                floors.append((settings.slow_ratio * middle, f"{settings.slow_ratio:g} of its own median before"))
+                floors.append((ratio * middle, f"{ratio:g} of its own median before"))
         for floor, what in floors:
             if value < floor:
                 return f"{name} {value:.4g} is below {floor:.4g}, {what}"
     return ""
 
 
-def _no_cards() -> CheckResult:
-    code = Code.NODE_NOT_APPLICABLE
-    return CheckResult(ITEM, EXPLANATIONS[code].status, code, "there are no cards to test")
-
-
-def _judge(test: str, card: Card, measured: Measured, slow: str) -> CheckResult:
+def _judge(test: str, device: str, card: int | None, measured: Measured, slow: str) -> CheckResult:
     observed = ", ".join(f"{name} {value:.4g}" for name, value in measured.figures.items())
     if measured.wrong:
         code, reason = Code.ACTIVE_WRONG_RESULT, f"{measured.wrong} results of the {test} test are wrong"
     elif measured.late:
         code, reason = Code.ACTIVE_NO_END, f"the {test} test has twice not ended: {measured.trouble}"
+    elif measured.absent:
+        code, reason = Code.NODE_NOT_APPLICABLE, measured.trouble
     elif measured.trouble:
         failed = measured.code not in _NO_VERDICT
         code = Code.ACTIVE_FAILED if failed else Code.ACTIVE_NOT_RUN
@@ -202,6 +235,6 @@ def _judge(test: str, card: Card, measured: Measured, slow: str) -> CheckResult:
         one_line(reason),
         observed,
         action=told.action,
-        device=f"card {card.index}",
-        card=card.index,
+        device=device,
+        card=card,
     )

@@ -5,12 +5,21 @@ from muster.probes.settings import Settings, absolute_path, setting
 
 #: First word of the items; the tests of a card, and what each looks at.
 ITEM = "active"
+COMPUTE, MEMORY, TRANSFER, PEERS, ALLREDUCE = "compute", "memory", "transfer", "peers", "allreduce"
 TESTS = {
-    "compute": "results and speed of matrix products",
-    "memory": "content and speed of the card's memory",
-    "transfer": "content and speed of copies between host and card",
+    COMPUTE: "results and speed of matrix products",
+    MEMORY: "content and speed of the card's memory",
+    TRANSFER: "content and speed of copies between host and card",
+    PEERS: "content and speed of copies to the other cards (NVLink)",
+    ALLREDUCE: "result and speed of a sum over the node's cards (NCCL, HCCL)",
 }
 ITEMS = tuple(f"{ITEM} {test}" for test in TESTS)
+
+
+def _tests(written: str) -> str:
+    """Why this is no list of tests; empty where it is one."""
+    unknown = [name for name in written.replace(",", " ").split() if name not in TESTS]
+    return f"no test is called {unknown[0]!r}" if unknown else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +39,23 @@ class ActiveSettings(Settings):
         what="an absolute path, or empty",
         rule=absolute_path,
     )
+    python: str = setting(
+        "",
+        "An interpreter with PyTorch, for the all-reduce; with torch_npu, for all tests of Ascend cards. Empty: these"
+        " are not run.",
+        what="an absolute path, or empty",
+        rule=absolute_path,
+    )
+    before_job: str = setting(
+        "",
+        'Tests of a job\'s cards before its first attempt, as in "compute,memory"; a CRITICAL result refuses the job.'
+        " Empty: none.",
+        what="names of tests with commas",
+        rule=_tests,
+    )
+    in_drain: bool = setting(False, "Test each free card once while the node is drained.")
+
+    def tests_before_job(self) -> tuple[str, ...]:
+        """Those of `before_job`, in their order."""
+        wanted = self.before_job.replace(",", " ").split()
+        return tuple(test for test in TESTS if test in wanted)

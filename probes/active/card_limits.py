@@ -11,6 +11,8 @@ NAMES = {
     "memory_gb_s": "memory_gb_s",
     "to_card_gb_s": "transfer_gb_s",
     "from_card_gb_s": "transfer_gb_s",
+    "peer_gb_s": "peer_gb_s",
+    "allreduce8_gb_s": "allreduce8_gb_s",
 }
 
 

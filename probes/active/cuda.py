@@ -110,6 +110,25 @@ class Cuda:
         self._call("cuEventElapsedTime", ctypes.byref(took), first, last)
         return took.value / 1000
 
+    def use(self) -> None:
+        """Makes this card's context the present one, where a process has several."""
+        self._call("cuCtxSetCurrent", self._context)
+
+    def reaches(self, other: "Cuda") -> bool:
+        """Whether it can copy to the other card without the host's memory."""
+        able = ctypes.c_int()
+        self._call("cuDeviceCanAccessPeer", ctypes.byref(able), self._device, other._device)
+        return bool(able.value)
+
+    def open_way(self, other: "Cuda") -> None:
+        """Lets it copy to the other card directly; this card is the present one."""
+        self._call("cuCtxEnablePeerAccess", other._context, ctypes.c_uint(0))
+
+    def send(self, other: "Cuda", to: int, source: int, size: int) -> None:
+        """To the other card; starts it."""
+        ends = (ctypes.c_uint64(to), other._context, ctypes.c_uint64(source), self._context)
+        self._call("cuMemcpyPeerAsync", *ends, ctypes.c_size_t(size), None)
+
     def close(self) -> None:
         """Gives everything back."""
         self._call("cuCtxDestroy_v2", self._context)

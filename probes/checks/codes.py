@@ -450,20 +450,20 @@ _CARDS: dict[Code, Explanation] = {
         reset_ends=True,
     ),
     Code.GPU_XID_REBOOT: _bad(
-        "An Xid after which the card is unreliable until a reboot (48 62 64 74 95 119 120 140).",
+        "An Xid after which the card is unreliable until a reboot (74 151).",
         "Let the running job end or fail, then reboot the node.",
         Action.REBOOT,
         Clears.REBOOT,
     ),
     Code.GPU_XID_RESET: _bad(
-        "An Xid after which NVIDIA's catalogue asks for a reset of the card.",
+        "An Xid after which a reset of the card is enough, such as 48, 62, 64, 95, 119, 120 and 140.",
         f"{_AFTER_RESET}. Either ends it; after another way of a reset, `muster check clear` does.",
         Action.RESET_DEVICE,
         Clears.REBOOT,
         reset_ends=True,
     ),
     Code.GPU_XID_INSPECT: _bad(
-        "An Xid that points to the hardware (54 81 143).",
+        "An Xid that points to the hardware (54 81).",
         "Have card, power supply and cabling inspected, then `muster check clear`.",
         Action.INVESTIGATE,
         Clears.OPERATOR,
@@ -586,6 +586,10 @@ _NODE: dict[Code, Explanation] = {
         "Fewer InfiniBand or RoCE ports are up than `ib_ports` requires.", "`ibstat` shows which.", Action.INVESTIGATE
     ),
     Code.IB_RATE_LOW: _warn("A port runs slower than `ib_rate_gbps` requires.", "Check cable, optics and switch."),
+    Code.IB_SYMBOL_ERRORS: _warn(
+        "A port received more symbol errors within an hour than `ib_symbol_errors` allows: the signal is poor.",
+        "Clean and reseat cable and optics; compare the port at the other end (`ibqueryerrors`).",
+    ),
     Code.IB_HARDWARE_WARNING: _event(
         "An adapter reports too little power, or a module that is too hot.", "Check slot power and cooling."
     ),

@@ -1,10 +1,12 @@
 """Ports of InfiniBand and RoCE adapters.
 
-Only `state`, `phys_state`, `rate` and `link_layer` are read. The counters beside them are left alone: reading those
-makes some adapters' firmware write an error into the kernel's log each time (gpud's issue 1164).
+Only `state`, `phys_state` and `rate` are read. The counters beside them are left alone: reading those makes some
+adapters' firmware write an error into the kernel's log each time (gpud's issue 1164). By a setting one of them is read,
+once a minute.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from muster.probes.calls import watched
@@ -24,10 +26,13 @@ CHECK = NodeCheck(
         Code.IB_PORT_FLAPPING,
         Code.IB_PORTS_MISSING,
         Code.IB_RATE_LOW,
+        Code.IB_SYMBOL_ERRORS,
         Code.IB_HARDWARE_WARNING,
     ),
 )
 _FOLDER = "class/infiniband"
+#: Seconds between two readings of a counter, and over which its growth is judged.
+_COUNTER_S, _HOUR_S = 60.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +63,37 @@ def read(sys: Path, ignored: Sequence[str] = ()) -> list[Port]:
     return found
 
 
+def symbol_errors(sys: Path, port: str) -> int | None:
+    """The counter of a port, "mlx5_0/1"; None where there is none. Blocks."""
+    adapter, _, number = port.partition("/")
+    told = text(sys / _FOLDER / adapter / "ports" / number / "counters/symbol_error")
+    return int(told) if told.isascii() and told.isdigit() else None
+
+
 async def check(look: Look) -> list[CheckResult]:
     """Reads the ports in a thread, and judges them."""
     ignored = words(look.settings.ib_ignore)
     ports = await watched.call("read InfiniBand ports", lambda: read(look.roots.sys, ignored))
-    return judge(ports, look.memory.ports, look.settings, look.now)
+    results = judge(ports, look.memory.ports, look.settings, look.now)
+    return results + (await _noisy(ports, look) if look.settings.ib_symbol_errors else [])
+
+
+async def _noisy(ports: Sequence[Port], look: Look) -> list[CheckResult]:
+    """Active ports that received too many symbol errors within the last hour."""
+    limit, found = look.settings.ib_symbol_errors, []
+    for port in ports:
+        rate, name = look.memory.rate((CHECK.item, "symbols", port.name)), port.name
+        due = not rate.looks or look.now - rate.looks[-1][0] >= _COUNTER_S
+        if port.active and due:
+            count = await watched.call(f"read the counter of {name}", partial(symbol_errors, look.roots.sys, name))
+            if count is not None:
+                rate.growth(count, look.now, _HOUR_S)
+        grown = rate.looks[-1][1] - rate.looks[0][1] if rate.looks else 0
+        if port.active and grown > limit:
+            reason = f"it received {grown} symbol errors within an hour"
+            say = About(CHECK.item, name)
+            found.append(say.found(Code.IB_SYMBOL_ERRORS, reason, f"{grown} symbol errors", f"at most {limit} an hour"))
+    return found
 
 
 def judge(ports: Sequence[Port], past: dict[str, PortPast], s: NodeSettings, now: float) -> list[CheckResult]:

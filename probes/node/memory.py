@@ -7,6 +7,7 @@ once: otherwise five calls of a command would be five looks in a row.
 from collections import deque
 from collections.abc import Collection, Hashable
 from dataclasses import field
+from itertools import pairwise
 
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.npu_repeats import Repeats
@@ -79,6 +80,11 @@ class Rate:
             return None
         return (count - first) * 60.0 / (now - first_at)
 
+    def changed(self) -> list[tuple[float, int]]:
+        """The counts after each change, the first with the count before it; empty where nothing changed."""
+        grown = [(then, count) for (_, before), (then, count) in pairwise(self.looks) if count != before]
+        return [(grown[0][0], self.looks[0][1]), *grown] if grown else []
+
     def growth(self, count: int, now: float, window_s: float) -> int:
         """By how much it grew within the window; 0 with the first look."""
         if self.looks and count < self.looks[-1][1]:
@@ -90,8 +96,8 @@ class Rate:
 
 
 class Memory:
-    """Everything that the checks of one node remember; lives as long as its Looker. The inventory alone is kept for
-    longer."""
+    """Everything that the checks of one node remember; lives as long as its Looker. The inventory, and what is counted
+    over hours (kept_counts), are kept for longer."""
 
     def __init__(self, inventory: Inventory | None = None) -> None:
         self.streaks = Streaks()
@@ -111,6 +117,10 @@ class Memory:
     def share(self, key: Key) -> Share:
         """How often something was seen; the same object each time."""
         return self._shares.setdefault(key, Share())
+
+    def rates(self, of: Key) -> dict[str, Rate]:
+        """Those whose keys begin with `of`, by what follows."""
+        return {str(key[-1]): rate for key, rate in self._rates.items() if key[:-1] == of}
 
     def rate(self, key: Key) -> Rate:
         """How fast a count grows; the same object each time."""

@@ -19,6 +19,8 @@ CHECK = NodeCheck(
     60.0,
     (Code.NIC_FLAPPING, Code.NIC_LINK_ERRORS),
 )
+#: Key of the growth of an interface's changes, before its name.
+CHANGES = (CHECK.item, "changes")
 _FOLDER = "class/net"
 #: Errors of the link, not of what is sent over it: checksums, framing, lost carrier (Documentation/networking/
 #: statistics.rst of the kernel).
@@ -60,7 +62,7 @@ def _judge(say: About, nic: Nic, look: Look) -> CheckResult:
     observed = f"{_shown(nic.changes)} changes of the carrier, {_shown(nic.errors)} link errors"
     if nic.changes is not None and s.nic_flaps:
         window = s.ib_flap_window_s
-        grown = rate((CHECK.item, nic.name, "changes")).growth(nic.changes, look.now, window)
+        grown = rate((*CHANGES, nic.name)).growth(nic.changes, look.now, window)
         if grown >= 2 * s.nic_flaps:  # down, and up again
             reason = f"its link went down and up again {grown // 2} times within {window / 3600:g} h"
             return say.found(Code.NIC_FLAPPING, reason, observed, f"fewer than {s.nic_flaps} times")

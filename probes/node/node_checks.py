@@ -17,10 +17,11 @@ from muster.probes.cards.driver import Driver, What
 from muster.probes.checks.codes import EXPLANATIONS, Clears
 from muster.probes.checks.precheck import UnknownItem
 from muster.probes.checks.result import CheckResult, Code
-from muster.probes.kernel import kmsg, pci
+from muster.probes.kernel import kmsg, pci, process
 from muster.probes.kernel.kmsg import KernelLog, Position
-from muster.probes.node import filesystems, infiniband, nics, processes
+from muster.probes.node import filesystems, infiniband, kept_counts, nics, processes
 from muster.probes.node.cards import card_health, fabric_service, inventory, leftovers, links, npus, presence
+from muster.probes.node.kept_counts import KeptCounts
 from muster.probes.node.memory import Memory
 from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule, Roots, everywhere, for_kinds
 from muster.probes.node.node_settings import NodeSettings, words
@@ -34,6 +35,7 @@ __all__ = [
     "Finding",
     "Inventory",
     "InventoryState",
+    "KeptCounts",
     "Looker",
     "NodeCheck",
     "NodeSettings",
@@ -80,6 +82,11 @@ def catalogue(settings: NodeSettings) -> list[NodeCheck]:
     return [check for check in _checks() if check.item not in skipped]
 
 
+def _moment() -> tuple[str, float, float]:
+    """The boot, and now by both clocks: since the boot, and since the epoch."""
+    return process.boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME), time.time()
+
+
 def _checks() -> list[NodeCheck]:
     return [*(rule.check for rule in _PERIODIC), kernel_log.CHECK, *_BY_EVENTS]
 
@@ -99,16 +106,20 @@ class Looker:
         after: Position | None = None,
         earlier_boots: Callable[[str, int], int] = lambda _card, _xid: 0,
         inventory: Inventory | None = None,
+        counts: KeptCounts | None = None,
         own_paths: tuple[str, ...] = (),
     ) -> None:
         """`after`: what of the kernel's log was read before. `earlier_boots`: in how many boots before this one a card
         (its uuid, or its bus id) had an Xid. `inventory`: the cards that the node had; none are known by default.
-        `own_paths`: folders of muster itself, whose file systems are watched, too."""
+        `counts`: what an earlier one had counted. `own_paths`: folders of muster itself, whose file systems are
+        watched, too."""
         self._settings = settings
         self._driver = driver
         self._roots = Roots(proc, sys, dev)
         self._own_paths = own_paths
         self._memory = Memory(inventory)
+        if counts is not None:
+            kept_counts.restore(self._memory, counts, *_moment())
         self.rules = {rule.check.item: rule for rule in self._all_rules()}
         self._relisted_at = time.monotonic()
         self._following = Following(KernelLog(log, after))
@@ -261,6 +272,10 @@ class Looker:
     def inventory(self) -> Inventory:
         """The cards that the node had."""
         return self._memory.inventory
+
+    def counts(self) -> KeptCounts:
+        """What was counted so far, to be kept over a restart of the daemon."""
+        return kept_counts.kept(self._memory, *_moment())
 
     async def accept(self, code: Code, device: str) -> None:
         """Takes what the item `inventory` found for how the node is to be."""

@@ -133,6 +133,11 @@ class NodeSettings(Settings):
     ib_flap_window_s: float = setting(43_200.0, "The window over which flaps are counted.", least=60, most=7 * 86_400)
     ib_ports: int = setting(0, "InfiniBand ports that must be up. 0: those that were up.")
     ib_rate_gbps: float = setting(0.0, "Least rate of an InfiniBand port. 0: any.")
+    ib_symbol_errors: int = setting(
+        0,
+        "Symbol errors of an InfiniBand port within an hour, at most; a good link has fewer than 120. 0: the counter "
+        "is not read, since on some adapters each reading writes an error to the kernel's log.",
+    )
     ib_ignore: str = _names("", "InfiniBand adapters that are not checked.")
 
     nic_flaps: int = setting(

@@ -1,7 +1,9 @@
 """Error codes of Ascend chips that are bearable once and not again and again: mind-cluster takes such a chip out of
 service until an operator lets it back in (its faultCustomization.json, 30473f5)."""
 
+import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import field
 
 from muster.probes.kernel.dataclass import dataclass
@@ -23,11 +25,11 @@ LIMITS = dict.fromkeys(_TWICE, 2) | {0x80E18005: 3, 0x81078603: 5}
 @dataclass(slots=True)
 class _Occurrences:
     began: deque[float] = field(default_factory=deque)
-    seen: float = 0.0
+    seen: float = -math.inf
 
 
 class Repeats:
-    """How often each card had such a code; as long as the daemon lives."""
+    """How often each card had such a code."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, int], _Occurrences] = {}
@@ -37,10 +39,10 @@ class Repeats:
         if code not in LIMITS:
             return
         had = self._of.setdefault((card, code), _Occurrences())
-        if not had.began or now - had.seen > GAP_S:
+        if now - had.seen > GAP_S:
             had.began.append(now)
         had.seen = max(now, had.seen)
-        while had.began[0] <= now - WINDOW_S:
+        while had.began and had.began[0] <= now - WINDOW_S:
             had.began.popleft()
 
     def too_often(self, card: str, now: float) -> dict[int, int]:
@@ -51,6 +53,16 @@ class Repeats:
             if whose == card and count >= LIMITS[code]:
                 found[code] = count
         return found
+
+    def kept(self, now: float) -> dict[tuple[str, int], list[float]]:
+        """By card and code, when the card got it within the window, and last when it had it last."""
+        within = {key: [began for began in had.began if began > now - WINDOW_S] for key, had in self._of.items()}
+        return {key: [*began, self._of[key].seen] for key, began in within.items() if began}
+
+    def restore(self, card: str, code: int, times: Sequence[float]) -> None:
+        """Takes what `kept` gave of a card and a code."""
+        if code in LIMITS and len(times) > 1:
+            self._of[card, code] = _Occurrences(deque(times[:-1]), times[-1])
 
     def forget(self, card: str) -> None:
         """An operator let the card back in."""

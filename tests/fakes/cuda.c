@@ -1,7 +1,8 @@
 /* A libcuda.so.1 as far as the active tests use it. Nothing is computed: each piece of work takes as long as the file
  * `cuda.plan` beside the library says, on a clock of its own. The file has lines `NAME VALUE`, or `BUS_ID NAME VALUE`
- * for one card. Names: tflops, memory_gb_s, transfer_gb_s: its speed; wrong: how many results are; init, context, alloc,
- * launch, wait: the CUresult of that call; hang: the card never gives an answer. */
+ * for one card. Names: tflops, memory_gb_s, transfer_gb_s, peer_gb_s: its speed; wrong: how many results are; peer_wrong: those
+ * of copies to it; peers: 0 if it reaches no other card; init, context, alloc, launch, wait: the CUresult of that call; hang: the card never gives an
+ * answer. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <libgen.h>
@@ -14,7 +15,11 @@
 #define EXPORT __attribute__((visibility("default")))
 #define TOTAL (80ull << 30)
 
-static char bus[32];
+#define CARDS 16
+
+static char buses[CARDS][32];
+static unsigned known, current;
+static int arrived;
 static double now;
 static uint64_t used;
 
@@ -32,7 +37,7 @@ static double plan(const char *name, double otherwise) {
         int words = sscanf(line, "%63s %63s %63s", word[0], word[1], word[2]);
         if (words == 2 && !strcmp(word[0], name))
             otherwise = atof(word[1]);
-        if (words == 3 && !strcmp(word[0], bus) && !strcmp(word[1], name))
+        if (words == 3 && !strcmp(word[0], buses[current]) && !strcmp(word[1], name))
             otherwise = atof(word[2]);
     }
     fclose(from);
@@ -50,35 +55,57 @@ static int answer(void) {
 EXPORT int cuInit(unsigned flags) { return flags ? 1 : plan("init", 0); }
 
 EXPORT int cuDeviceGetByPCIBusId(int *device, const char *id) {
-    snprintf(bus, sizeof bus, "%s", id);
-    *device = 0;
+    if (known == CARDS)
+        return 101;
+    current = known++;
+    snprintf(buses[current], sizeof *buses, "%s", id);
+    *device = current;
     return 0;
 }
 
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
     *value = attribute == 16 ? 132 : attribute == 75 ? 9 : 0;
-    return device;
+    return (unsigned)device < known ? 0 : 101;
 }
 
 EXPORT int cuCtxCreate_v2(void **context, unsigned flags, int device) {
-    *context = bus;
-    return flags || device ? 1 : plan("context", 0);
+    current = device;
+    *context = buses[device];
+    return flags ? 1 : plan("context", 0);
 }
 
-EXPORT int cuCtxDestroy_v2(void *context) { return context != bus; }
+EXPORT int cuCtxSetCurrent(void *context) {
+    current = (unsigned)((char(*)[32])context - buses);
+    return current < known ? 0 : 201;
+}
+
+EXPORT int cuCtxDestroy_v2(void *context) { return cuCtxSetCurrent(context); }
+
+EXPORT int cuDeviceCanAccessPeer(int *able, int device, int peer) {
+    *able = device != peer && plan("peers", 1);
+    return (unsigned)device < known && (unsigned)peer < known ? 0 : 101;
+}
+
+EXPORT int cuCtxEnablePeerAccess(void *peer, unsigned flags) { return flags || peer == buses[current] ? 1 : 0; }
+
+EXPORT int cuMemcpyPeerAsync(uint64_t to, void *target, uint64_t from, void *source, size_t size, void *stream) {
+    take(size, "peer_gb_s", 390);
+    arrived = 1;
+    return to && from && target != source && !stream ? 0 : 1;
+}
 
 EXPORT int cuCtxSynchronize(void) { return answer(); }
 
 EXPORT int cuModuleLoadData(void **module, const char *ptx) {
-    *module = bus;
+    *module = buses[current];
     return strstr(ptx, ".visible .entry tensor") ? 0 : 218; /* CUDA_ERROR_INVALID_PTX */
 }
 
 EXPORT int cuModuleGetFunction(const char **function, void *module, const char *name) {
-    static const char *const known[] = {"tensor", "plain", "fill", "verify", "spin", "stray"};
-    for (unsigned i = 0; module && i < sizeof known / sizeof *known; i++)
-        if (!strcmp(known[i], name)) {
-            *function = known[i];
+    static const char *const kernels[] = {"tensor", "plain", "fill", "verify", "spin", "stray"};
+    for (unsigned i = 0; module && i < sizeof kernels / sizeof *kernels; i++)
+        if (!strcmp(kernels[i], name)) {
+            *function = kernels[i];
             return 0;
         }
     return 500; /* CUDA_ERROR_NOT_FOUND */
@@ -107,7 +134,7 @@ EXPORT int cuMemsetD32_v2(uint64_t at, unsigned value, size_t words) { return at
 
 EXPORT int cuMemcpyDtoH_v2(uint32_t *to, uint64_t from, size_t size) {
     int result = from && size == 4 ? answer() : 1;
-    *to = plan("wrong", 0);
+    *to = plan("wrong", 0) + (arrived ? plan("peer_wrong", 0) : 0);
     return result;
 }
 

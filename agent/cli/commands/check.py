@@ -273,7 +273,8 @@ def _report(address: Address, results: "list[CheckResult]") -> None:
     from muster.probes.checks.result import Status
     from muster.v1 import job_pb2, probe_pb2
 
-    of_cards = [r for r in results if r.item.partition(" ")[0] == active_settings.ITEM and r.device]
+    tests = [r for r in results if r.item.partition(" ")[0] == active_settings.ITEM]
+    of_cards = [r for r in tests if r.device and r.status is not Status.NOT_APPLICABLE]
     if not of_cards:
         return
     request = probe_pb2.ReportResultsRequest()

@@ -1,8 +1,9 @@
 """NVIDIA's Xids: which number asks for what.
 
-After NVIDIA's catalogue of Xids (its resolution buckets RESTART_APP, RESET_GPU, RESTART_BM, IGNORE and so on), with
-what operators of large fleets hold against a card although the catalogue asks for a reset only (gpud: 48 62 64 74 79
-95 119 120 140). A number that is in none of the lists is only reported, and never a fault.
+After the immediate actions of NVIDIA's catalogue of Xids as of October 2025 (RESTART_APP, RESET_GPU, RESTART_BM, IGNORE
+and so on). Where the catalogue names a workflow (48, 74, 144 to 150), the list says what was chosen. The driver may
+ask for more than the catalogue: that is its recovery action, and another condition. A number that is in none of the
+lists is only reported, and never a fault.
 """
 
 import re
@@ -23,12 +24,14 @@ APPLICATION = frozenset(
 NOTE = frozenset(
     {14, 37, 38, 44, 45, 63, 66, 67, 92, 93, 106, 107, 108, 121, 141, 152, 153, 154, 157, 160, 161, 162, 163, 164}
 )
-#: The card is not to be trusted before a reboot.
-REBOOT = frozenset({48, 62, 64, 74, 95, 119, 120, 140})
-#: The catalogue asks for a reset of the card.
-RESET = frozenset({46, 109, 110, 136, 155, 156, 158, 167, 171, 172})
-#: Points to hardware that must be looked at: no auxiliary power, a broken display unit, a card that does not start.
-INSPECT = frozenset({54, 81, 143})
+#: The card is not to be trusted before a reboot: 151 (RESTART_VM), and 74, as a reset of one card leaves the other end
+#: of its link as it is.
+REBOOT = frozenset({74, 151})
+#: A reset of the card is enough: RESET_GPU, and 48, 171, 172 (an uncorrectable error, of which 94 or 95 says more) and
+#: 167 (a fatal time-out).
+RESET = frozenset({46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158, 167, 171, 172})
+#: Points to hardware that must be looked at: no auxiliary power, a broken display unit.
+INSPECT = frozenset({54, 81})
 OFF_BUS = 79
 #: Of NVLink 5; the kernel's line says whether one is fatal.
 NVLINK5 = frozenset(range(144, 151))
@@ -69,6 +72,7 @@ NAMES = {
     137: "NVLink privilege error",
     140: "unrecovered ECC error",
     143: "GPU initialization error",
+    151: "key rotation error",
     154: "the recovery action changed",
     155: "NVLink error defined by software",
     156: "a resource was retired",

@@ -3,18 +3,21 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import grpc
 import pytest
 
+from muster.probes.active import torch_program
 from muster.v1 import job_pb2, node_pb2, probe_pb2
-from tests.conftest import BIN, eventually
+from tests.conftest import BIN, alive, eventually
 from tests.fakes import build
 from tests.fakes.cards import FakeCards
 
-TESTS = ("compute", "memory", "transfer")
+TESTS = ("compute", "memory", "transfer", "peers")
 
 
 @pytest.fixture
@@ -61,12 +64,15 @@ def check(cards, tmp_path):
 
 
 def codes(found):
-    return {where: c["code"] for where, c in found.items() if c["code"] != "ACTIVE_OK"}
+    return {where: c["code"] for where, c in found.items() if c["code"] not in ("ACTIVE_OK", "NODE_NOT_APPLICABLE")}
 
 
 def test_cards_that_are_right_and_fast(check):
     found = check()
-    assert set(found) == {(test, card) for test in TESTS for card in range(4)}
+    assert set(found) == {(test, card) for test in (*TESTS, "allreduce") for card in range(4)}
+    assert found["peers", 1]["observed"] == "peer_gb_s 390, peers 3"
+    assert {found["allreduce", card]["code"] for card in range(4)} == {"NODE_NOT_APPLICABLE"}
+    assert "set python in [active]" in found["allreduce", 0]["reason"]
     assert not codes(found), found
     assert found["compute", 0]["observed"] == "tflops 600"
     assert found["memory", 3]["observed"].startswith("memory_gb_s 3000")
@@ -74,21 +80,36 @@ def test_cards_that_are_right_and_fast(check):
 
 
 def test_cards_of_ones_choice(check):
-    assert {card for _, card in check(args=("--cards", "2,"))} == {2}
+    alone = check(args=("--cards", "2,"))
+    assert {card for _, card in alone} == {2}
+    assert (alone["peers", 2]["code"], alone["peers", 2]["reason"]) == (
+        "NODE_NOT_APPLICABLE",
+        "there is no other free card",
+    )
+    assert check.code == 0
     assert {card for _, card in check(args=("--cards", "2"))} == {0, 1}
 
 
 def test_a_wrong_result_is_the_end_of_a_card(check, cards):
     found = check(f"{cards[1].bus_id} wrong 3")
-    assert codes(found) == {(test, 1): "ACTIVE_WRONG_RESULT" for test in TESTS}
+    assert codes(found) == {(test, 1): "ACTIVE_WRONG_RESULT" for test in TESTS[:3]}
+    assert found["peers", 1]["reason"] == "it has failed another test"
+    assert found["peers", 0]["observed"] == "peer_gb_s 390, peers 2"
     assert (found["compute", 1]["status"], found["compute", 1]["action"]) == ("CRITICAL", "RMA")
     assert "3 results" in found["compute", 1]["reason"]
     assert "no daemon knows that card 1 failed" in check.notes
     assert check.code == 2
 
 
+def test_of_a_copy_that_arrives_wrong_the_card_is_blamed_that_all_of_them_have_in_common(check, cards):
+    found = check(f"{cards[0].bus_id} peer_wrong 1", args=("--cards", "0,1"))
+    assert codes(found) == {("peers", n): "ACTIVE_WRONG_RESULT" for n in (0, 1)}, "it can be either"
+    assert codes(check(f"{cards[0].bus_id} peer_wrong 1")) == {("peers", 0): "ACTIVE_WRONG_RESULT"}
+
+
 def test_a_slow_card_beside_its_twins(check, cards):
-    found = check(f"{cards[2].bus_id} memory_gb_s 2650")
+    found = check(f"{cards[2].bus_id} memory_gb_s 2650", f"{cards[1].bus_id} peers 0")
+    assert found["peers", 1]["code"] == "NODE_NOT_APPLICABLE", "it has no way to the others"
     assert codes(found) == {("memory", 2): "ACTIVE_SLOW"}
     assert "0.9 of the node's median" in found["memory", 2]["reason"]
     assert found["memory", 2]["status"] == "WARN"
@@ -98,6 +119,12 @@ def test_all_cards_slower_than_their_model(check):
     found = check("memory_gb_s 2000")
     assert codes(found) == {("memory", card): "ACTIVE_SLOW" for card in range(4)}
     assert "the limit of a NVIDIA H100" in found["memory", 0]["reason"]
+
+
+def test_a_link_that_is_slower_than_the_others(check, cards):
+    found = check(f"{cards[3].bus_id} peer_gb_s 300")
+    assert codes(found) == {("peers", 3): "ACTIVE_SLOW"}
+    assert "peer_gb_s 300 is below" in found["peers", 3]["reason"]
 
 
 def test_cards_slower_than_they_were(check):
@@ -138,10 +165,66 @@ def test_what_the_driver_refuses(check, plan, code, words):
 @pytest.mark.slow
 def test_a_card_that_never_answers_is_given_up_twice(check, cards):
     found = check(f"{cards[3].bus_id} hang 1", settings="deadline_s = 2\n", seconds="0.0123")
-    assert codes(found) == {(test, 3): "ACTIVE_NO_END" for test in TESTS}
-    # Nothing is left of the tests.
-    ours = "muster.probes.active.card_program .* 0.0123$"
-    assert not subprocess.run(["pgrep", "-f", ours], capture_output=True, check=False).stdout
+    assert codes(found) == {(test, 3): "ACTIVE_NO_END" for test in TESTS[:3]}
+    assert not programs("0.0123"), "nothing is left of the tests"
+
+
+def programs(seconds):
+    """Pids of tests that measure for so long."""
+    ours = f"muster.probes.active.(card|peer)_program .* {seconds}$"
+    found = subprocess.run(["pgrep", "-f", ours], capture_output=True, text=True, check=False).stdout
+    return [int(pid) for pid in found.split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_of_tests_whose_command_is_killed(check, cards, number):
+    with open(os.path.join(cards.env["LD_LIBRARY_PATH"].partition(":")[0], "cuda.plan"), "w") as file:
+        file.write("hang 1\n")
+    seconds = f"0.0{int(number)}77"
+    (check.folder / "musterd.toml").write_text(f"[active]\nseconds = {seconds}\n")
+    words = [BIN / "muster", "--root", check.root, "check", "gpu-check", "--active"]
+    command = subprocess.Popen(
+        [*words, "--config", check.folder / "musterd.toml"],
+        env={**os.environ, **cards.env},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        working = eventually(lambda: len(found := programs(seconds)) == 4 and found, message="a test for each card")
+        command.send_signal(number)
+        command.wait(60)
+        eventually(lambda: not any(map(alive, working)), message="the tests have ended")
+    finally:
+        command.kill()
+        command.wait(60)
+
+
+def test_a_card_that_somebody_takes_meanwhile_is_not_blamed(check, cards):
+    """The card hangs until a stranger holds it, and is slow then."""
+    plan = Path(cards.env["LD_LIBRARY_PATH"].partition(":")[0], "cuda.plan")
+    plan.write_text("hang 1\n")
+    (check.folder / "musterd.toml").write_text("[active]\nseconds = 0.0155\n")
+    words = [BIN / "muster", "--root", check.root, "check", "gpu-check", "--active", "-o", "json", "--cards", "0,"]
+    user = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    working = subprocess.Popen(
+        [*words, "--config", check.folder / "musterd.toml"],
+        env={**os.environ, **cards.env},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        eventually(lambda: programs("0.0155"), message="the first test works")
+        cards[0].hold(user.pid, 1 << 30)
+        plan.write_text("tflops 100\n")
+        out, _ = working.communicate(timeout=110)
+    finally:
+        working.kill()
+        user.kill()
+        user.communicate()
+    found = {c["item"]: c for c in json.loads(out)["checks"] if c["item"].startswith("active")}
+    assert found["active compute"]["code"] == "ACTIVE_NOT_RUN"
+    assert f"pid {user.pid} came onto it meanwhile" in found["active compute"]["reason"]
+    assert f"in use by pid {user.pid}" in found["active memory"]["reason"]
 
 
 def test_a_card_in_use_is_left_alone(check, cards):
@@ -156,7 +239,7 @@ def test_a_card_in_use_is_left_alone(check, cards):
 def test_a_missing_library_of_the_driver_is_not_held_against_the_card(check, cards):
     os.unlink(os.path.join(cards.env["LD_LIBRARY_PATH"].partition(":")[0], "libcuda.so.1"))
     found = check(args=("--cards", "0,"))
-    assert codes(found) == {(test, 0): "ACTIVE_NOT_RUN" for test in TESTS}
+    assert codes(found) == {(test, 0): "ACTIVE_NOT_RUN" for test in TESTS[:3]}
     assert "libcuda.so.1" in found["compute", 0]["reason"]
 
 
@@ -220,3 +303,177 @@ def test_only_results_of_active_tests_of_this_nodes_cards_are_taken(make_daemon,
     with pytest.raises(grpc.RpcError) as caught:
         daemon.probes.ReportResults(probe_pb2.ReportResultsRequest(results=[told]), timeout=60)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+# --- with PyTorch -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Makes what stands in for an interpreter: a script that gets `test`, `kind`, `rank` and `world`, and says what it
+    was given in a file."""
+
+    def make(script):
+        path = tmp_path / "python"
+        path.write_text(
+            "#!/bin/sh\n"
+            "test=$2 kind=$3 rank=$5 world=$6\n"
+            f'echo "$test $kind $rank $world $CUDA_VISIBLE_DEVICES$ASCEND_RT_VISIBLE_DEVICES" >>{tmp_path}/given\n'
+            'answer() { printf \'{"wrong": %s, "measured": {"%s": %s}}\\n\' $2 $1 $3; }\n'
+            f"{script}\n"
+        )
+        path.chmod(0o755)
+        return f'python = "{path}"\n'
+
+    return make
+
+
+def of_all(found):
+    return {card: (c["code"], c["reason"]) for (test, card), c in found.items() if test == "allreduce"}
+
+
+def test_a_sum_over_all_cards(check, python, tmp_path):
+    found = of_all(check(settings=python("answer allreduce${world}_gb_s 0 400")))
+    assert {code for code, _ in found.values()} == {"ACTIVE_OK"}
+    assert found[0][1].endswith("allreduce4_gb_s 400")
+    given = sorted((tmp_path / "given").read_text().split("\n")[:-1])
+    assert given == [f"allreduce nvidia {n} 4 {n}" for n in range(4)]
+    kept = json.loads((tmp_path / "root/state/active.json").read_text())["cards"]
+    assert all(figures["allreduce4_gb_s"] == [400.0] for figures in kept.values())
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        ("[ $rank != 2 ] || exit 9; sleep 600", "ACTIVE_NOT_RUN", "the test ended with 9"),
+        ("sleep 600", "ACTIVE_NOT_RUN", "no end after 2 s"),
+        ('echo \'{"failed": "ncclUnhandledCudaError", "code": 0}\'', "ACTIVE_NOT_RUN", "ncclUnhandledCudaError"),
+        ("answer allreduce4_gb_s 5 400", "ACTIVE_WRONG_RESULT", "5 results of the allreduce test are wrong"),
+    ],
+)
+def test_a_sum_that_does_not_come_out(check, python, script, code, words):
+    found = of_all(check(settings=python(script) + "deadline_s = 2\n"))
+    assert {(told, words in reason) for told, reason in found.values()} == {(code, True)}, found
+    assert not subprocess.run(["pgrep", "-f", "torch_program.py allreduce"], capture_output=True, check=False).stdout
+
+
+def test_the_tests_of_ascend_cards_are_pytorchs(tmp_path, python):
+    with FakeCards.for_test(tmp_path / "npus", "ascend", 2) as npus:
+        check = Check(npus, tmp_path)
+        found = check()
+        assert codes(found) == {(test, n): "ACTIVE_NOT_RUN" for test in TESTS[:3] for n in range(2)}
+        assert "set python in [active]" in found["compute", 0]["reason"]
+        found = check(settings=python("[ $test != memory ] || exit 1; answer tflops 0 280"))
+        assert codes(found) == {("memory", n): "ACTIVE_NOT_RUN" for n in range(2)}
+        assert found["compute", 1]["observed"] == "tflops 280"
+        given = (tmp_path / "given").read_text().splitlines()
+        assert "compute ascend   0" in given and "allreduce ascend 1 2 1" in given
+
+
+@pytest.mark.slow
+def test_pytorch_on_a_host_without_cards(tmp_path):
+    pytest.importorskip("torch", reason="needs examples/ddp/requirements.txt")
+    config = tmp_path / "musterd.toml"
+    config.write_text(f'[active]\nseconds = 0.1\npython = "{sys.executable}"\n')
+    words = [BIN / "muster", "--root", tmp_path, "check", "gpu-check", "--active", "--config", config, "-o", "json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=110, check=False)
+    (found,) = [c for c in json.loads(done.stdout)["checks"] if c["item"] == "active allreduce"]
+    assert found["code"] == "ACTIVE_OK", found
+    assert found["observed"].startswith("allreduce2_gb_s ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", ["compute", "memory", "transfer"])
+def test_pytorchs_tests_of_one_device(test):
+    """On the CPU, the only device that this machine certainly has."""
+    pytest.importorskip("torch", reason="needs examples/ddp/requirements.txt")
+    program = [sys.executable, torch_program.__file__, test, "cpu", "0.05"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=110, check=True)
+    said = json.loads(done.stdout)
+    assert said["wrong"] == 0 and all(value > 0 for value in said["measured"].values())
+
+
+# --- by the daemon ----------------------------------------------------------------------------------------------------
+
+
+def plan(cards, *lines):
+    Path(cards.env["LD_LIBRARY_PATH"].partition(":")[0], "cuda.plan").write_text("".join(f"{line}\n" for line in lines))
+
+
+def checking_daemon(make_daemon, cards, settings):
+    """One whose jobs are checked, but for what this machine may lack."""
+    daemon = make_daemon(env=cards.env)
+    daemon.kill()
+    disks = "root_min_gb = 0\nshm_min_gb = 0\ncache_min_gb = 0\n"
+    skip = "kernel-log,storage,kernel,memory-errors,oom,disk-free,mounts,nfs,d-state,zombies,pids,file-descriptors,ib"
+    daemon.config.write_text(f'[checks]\npolicy = "enforce"\n{disks}[health]\nskip = "{skip}"\n{settings}')
+    daemon.restart()
+    return daemon
+
+
+@pytest.mark.slow
+def test_a_jobs_cards_are_tested_before_it(cards, make_daemon):
+    settings = '[active]\nseconds = 0.01\nbefore_job = "compute, memory"\n'
+    daemon = checking_daemon(make_daemon, cards, settings)
+    plan(cards, f"{cards[1].bus_id} wait 719", f"{cards[2].bus_id} transfer_gb_s 1")
+
+    def started(card):
+        spec = job_pb2.JobSpec(command=["true"], cards=job_pb2.CardRequest(indices=[card]))
+        return daemon.wait(daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job.job_id)
+
+    assert started(2).state == job_pb2.JOB_STATE_SUCCEEDED, "the transfer is not asked for"
+    refused = started(1)
+    assert refused.state == job_pb2.JOB_STATE_FAILED and "active compute" in refused.verdict.summary
+    assert refused.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
+    assert ("ACTIVE_FAILED", "card 1") in {(c.code, c.device) for c in node(daemon).conditions}
+    kept = json.loads((daemon.root.state / "active.json").read_text())["cards"]
+    assert [set(figures) for figures in kept.values()] == [{"tflops", "memory_gb_s"}]
+
+
+@pytest.mark.slow
+def test_a_job_that_is_stopped_leaves_nothing_of_the_tests_before_it(cards, make_daemon):
+    settings = '[active]\nseconds = 0.0166\nbefore_job = "compute"\n'
+    daemon = checking_daemon(make_daemon, cards, settings)
+    plan(cards, "hang 1")
+
+    def start():
+        spec = job_pb2.JobSpec(command=["true"], cards=job_pb2.CardRequest(indices=[0]))
+        return daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job.job_id
+
+    job = start()
+    eventually(lambda: programs("0.0166"))
+    daemon.stop(job)
+    assert daemon.wait(job).state == job_pb2.JOB_STATE_STOPPED
+    eventually(lambda: not programs("0.0166"))
+    start()
+    eventually(lambda: programs("0.0166"))
+    daemon.kill()
+    eventually(lambda: not programs("0.0166"), message="nor does a daemon that was killed")
+
+
+@pytest.mark.slow
+def test_free_cards_are_tested_while_the_node_is_drained(cards, make_daemon):
+    daemon = make_daemon("[health]\n[active]\nseconds = 0.0188\nin_drain = true\n", cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    spec = job_pb2.JobSpec(command=["sleep", "600"], cards=job_pb2.CardRequest(indices=[3]), skip_check=True)
+    job = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job.job_id
+    daemon.until_running(job)
+    plan(cards, f"{cards[1].bus_id} wrong 2")
+
+    def tested():
+        return [dict(e.attributes) for e in daemon.event_list() if e.kind == "node.tested"]
+
+    assert daemon.cli("node", "drain", "a look at the cards").returncode == 0
+    eventually(lambda: tested() == [{"cards": "0,1,2", "bad": "3"}])
+    assert ("ACTIVE_WRONG_RESULT", "card 1") in {(c.code, c.device) for c in node(daemon).conditions}
+    # The last one, once its job has ended; and none of them twice.
+    daemon.stop(job)
+    eventually(lambda: [one["cards"] for one in tested()] == ["0,1,2", "3"])
+    # Back in service, nobody waits for a test.
+    plan(cards, "hang 1")
+    assert daemon.cli("node", "undrain").returncode == 0
+    assert daemon.cli("node", "drain", "once more").returncode == 0
+    eventually(lambda: len(programs("0.0188")) == 4)
+    assert daemon.cli("node", "undrain").returncode == 0
+    eventually(lambda: not programs("0.0188"))
+    assert len(tested()) == 2

@@ -22,14 +22,75 @@ def documents(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text()))
 
 
+def of_kubernetes(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """It, or the pods that an operator makes of it."""
+    if document["kind"] != "MPIJob":
+        return [document]
+    templates = [spec["template"] for spec in document["spec"]["mpiReplicaSpecs"].values()]
+    named = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train"}}
+    return [named | {"spec": template["spec"]} for template in templates]
+
+
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
 def test_manifests_are_as_kubernetes_wants_them(path: Path, release: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="needs examples/kubernetes/requirements.txt")
-    found = documents(path)
+    found = [one for document in documents(path) for one in of_kubernetes(document)]
     assert len(found) >= 2
     for document in found:
         assert validator.validate(document, release, strict=True)
+
+
+#: What the CustomResourceDefinition of mpi-operator caa3c47 (July 2026) has besides the pods' templates.
+MPI_JOB = {
+    "spec": {
+        "launcherCreationPolicy",
+        "mpiImplementation",
+        "mpiReplicaSpecs",
+        "runLauncherAsWorker",
+        "runPolicy",
+        "slotsPerWorker",
+        "sshAuthMountPath",
+    },
+    "runPolicy": {
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "cleanPodPolicy",
+        "managedBy",
+        "schedulingPolicy",
+        "suspend",
+        "ttlSecondsAfterFinished",
+    },
+    "replica": {"replicas", "restartPolicy", "template"},
+}
+
+
+def test_the_job_of_the_mpi_operator_is_as_its_definition_wants_it() -> None:
+    (job,) = documents(FOLDER / "mpijob.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
+    spec = job["spec"]
+    assert set(spec) <= MPI_JOB["spec"] and set(spec["runPolicy"]) <= MPI_JOB["runPolicy"]
+    assert set(spec["mpiReplicaSpecs"]) == {"Launcher", "Worker"}
+    assert spec["runPolicy"]["cleanPodPolicy"] in ("Running", "All"), "the workers do not end by themselves"
+    for replica in spec["mpiReplicaSpecs"].values():
+        assert set(replica) <= MPI_JOB["replica"]
+    assert spec["slotsPerWorker"] == cards_of(spec["mpiReplicaSpecs"]["Worker"]["template"])
+
+
+def cards_of(template: dict[str, Any]) -> int:
+    (container,) = template["spec"]["containers"]
+    return int(container["resources"]["limits"]["nvidia.com/gpu"])
+
+
+def test_the_account_of_muster_kube_may_do_what_it_does_and_nothing_else() -> None:
+    found = {document["kind"]: document for document in documents(FOLDER / "kube.yaml")}
+    rules = {(one, verb) for r in found["ClusterRole"]["rules"] for one in r["resources"] for verb in r["verbs"]}
+    assert rules == {("nodes", verb) for verb in ("get", "list", "watch", "patch")} | {("nodes/status", "patch")}
+    (subject,) = found["ClusterRoleBinding"]["subjects"]
+    spec = found["DaemonSet"]["spec"]["template"]["spec"]
+    assert subject["name"] == spec["serviceAccountName"] == found["ServiceAccount"]["metadata"]["name"]
+    assert found["ClusterRoleBinding"]["roleRef"]["name"] == found["ClusterRole"]["metadata"]["name"]
+    assert {"operator": "Exists"} in spec["tolerations"], "it runs on the node that it has tainted"
 
 
 def test_a_manifest_that_is_wrong_is_found() -> None:
@@ -55,8 +116,10 @@ def test_the_daemons_configuration_is_one(tmp_path: Path) -> None:
 
 
 def containers() -> list[dict[str, Any]]:
-    every = [d for path in MANIFESTS for d in documents(path) if d["kind"] in ("DaemonSet", "Job")]
-    return [one for d in every for one in d["spec"]["template"]["spec"]["containers"]]
+    every = [d for path in MANIFESTS for document in documents(path) for d in of_kubernetes(document)]
+    pods = [d["spec"]["template"] for d in every if d["kind"] in ("DaemonSet", "Job")]
+    pods += [d for d in every if d["kind"] == "Pod"]
+    return [one for pod in pods for one in pod["spec"]["containers"]]
 
 
 def test_their_commands_are_musters() -> None:
@@ -65,7 +128,7 @@ def test_their_commands_are_musters() -> None:
     commands += [
         c[name]["exec"]["command"] for c in containers() for name in ("readinessProbe", "livenessProbe") if name in c
     ]
-    assert len(commands) == 4
+    assert len(commands) == 7
     for program, *words in commands:
         ours = words[: words.index("--")] if "--" in words else words
         command = {"check": ["check", "run"]}.get(ours[0], [word for word in ours[:1] if not word.startswith("-")])
@@ -76,7 +139,7 @@ def test_their_commands_are_musters() -> None:
 
 
 def test_the_pods_of_the_job_are_its_nodes() -> None:
-    (container,) = [c for c in containers() if "run" in c["command"]]
+    (container,) = [c for c in containers() if c["command"][-1] == "train.py" and "mpirun" not in c["command"]]
     env = {one["name"]: one.get("value", "1") for one in container["env"]}
     draft = Draft()
     kube_pod.fill(draft, env)

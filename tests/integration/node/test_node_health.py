@@ -107,6 +107,27 @@ def test_an_xid_of_the_driver_is_an_event_a_condition_and_a_fault_for_the_verdic
     assert "Xid 79" in ended.verdict.recommendation_reason
 
 
+def test_what_is_counted_over_a_day_outlives_the_daemon(make_daemon: Callable[..., Daemon], tmp_path: Path):
+    twice_is_too_often = 0x80E01801
+    with FakeCards.for_test(tmp_path / "npus", "ascend", 1) as npus:
+        daemon = make_daemon(CONFIG, npus.env)
+        npus[0].error(twice_is_too_often)
+        eventually(lambda: {r.code for r in look(daemon, "npu-errors")} == {"NPU_ERROR_CODES"})
+        state = daemon.root.state / "node.json"
+        eventually(lambda: json.loads(state.read_text())["counts"]["codes"], message="the count is on the disk")
+        daemon.kill()
+        # An hour passes in which the chip does not have it.
+        kept = json.loads(state.read_text())
+        kept["counts"]["codes"] = {name: [t - 3600 for t in times] for name, times in kept["counts"]["codes"].items()}
+        state.write_text(json.dumps(kept))
+        daemon.restart()
+        eventually(lambda: "NPU_FAULT_REPEATED" in {r.code for r in look(daemon, "npu-errors")})
+        assert daemon.cli("check", "clear", "NPU_FAULT_REPEATED").returncode == 0
+        daemon.kill()
+        daemon.restart()
+        eventually(lambda: {r.code for r in look(daemon, "npu-errors")} == {"NPU_ERROR_CODES"})
+
+
 def said(daemon: Daemon) -> dict[str, Any]:
     path = daemon.root.faults
     return dict(json.loads(path.read_bytes())) if path.exists() else {}

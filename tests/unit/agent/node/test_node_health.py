@@ -20,7 +20,7 @@ from muster.probes.cards.accelerator import NVIDIA, Card, CardEvent
 from muster.probes.cards.driver import View
 from muster.probes.checks.precheck import UnknownItem
 from muster.probes.checks.result import Action, CheckResult, Code, Status
-from muster.probes.node.node_checks import Finding, Inventory, NodeCheck, NodeSettings, Position
+from muster.probes.node.node_checks import Finding, Inventory, KeptCounts, NodeCheck, NodeSettings, Position
 from muster.supervisors.paths import Root
 from tests.unit.waiting import until
 
@@ -80,6 +80,7 @@ class FakeLooker:
         self.kernel: asyncio.Queue[list[Finding] | Exception] = asyncio.Queue()
         self.closed = False
         self.known = Inventory()
+        self.counted = KeptCounts()
         self.of_driver: list[Finding] = []
 
     def made(
@@ -90,16 +91,20 @@ class FakeLooker:
         after: Any,
         earlier_boots: Any,
         inventory: Inventory,
+        counts: KeptCounts,
         own_paths: tuple[str, ...],
     ) -> "FakeLooker":
         assert own_paths
         assert isinstance(settings(), NodeSettings)
-        self.after, self.earlier_boots, self.known = after, earlier_boots, inventory
+        self.after, self.earlier_boots, self.known, self.counted = after, earlier_boots, inventory, counts
         return self
 
     @property
     def inventory(self) -> Inventory:
         return self.known
+
+    def counts(self) -> KeptCounts:
+        return self.counted
 
     async def accept(self, code: Code, device: str) -> None:
         self.known.accept(code, device, {}, NVIDIA, {}, START)

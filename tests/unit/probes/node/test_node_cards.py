@@ -633,6 +633,13 @@ async def test_an_error_code_that_comes_again_and_again():
         await at(100_100 + hour * 3600)
 
 
+async def test_an_error_code_that_stays_for_longer_than_a_day_came_once():
+    memory = Memory()
+    for minute in range(26 * 60):
+        (found,) = await of_npu("npu-errors", memory, minute * 60.0, npu_errors=(0x80E01801,))
+        assert found.code is Code.NPU_ERROR_CODES
+
+
 async def test_what_npu_smi_does_not_tell_is_unknown():
     partial = Health(temp_c=40.0, npu_health=0, partial=True)
     for item in ("npu-errors", "npu-network", "ecc"):

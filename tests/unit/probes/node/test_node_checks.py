@@ -349,14 +349,14 @@ async def test_a_follower_gets_each_once_and_looks_report_it_too(driver, kernel,
     kernel.xid(48)
     with anyio.fail_after(60):
         (first,) = await looks.kernel_events()
-        assert (first.code, first.device, first.number) == (Code.GPU_XID_REBOOT, "card 1", 48)
+        assert (first.code, first.device, first.number) == (Code.GPU_XID_RESET, "card 1", 48)
         kernel.xid(31)
-        assert (await looks.look(["xid"]))[0].code is Code.GPU_XID_REBOOT  # leaves the new one to the follower
+        assert (await looks.look(["xid"]))[0].code is Code.GPU_XID_RESET  # leaves the new one to the follower
         seen: list[Finding] = []
         while not seen:
             seen = await looks.kernel_events()
     assert [f.code for f in seen] == [Code.GPU_XID_APPLICATION]
-    looks.forget(Code.GPU_XID_REBOOT, "card 1")
+    looks.forget(Code.GPU_XID_RESET, "card 1")
     (found,) = await looks.look(["xid"])
     assert (found.code, found.observed) == (Code.NODE_OK, "1 events")
     looks.close()

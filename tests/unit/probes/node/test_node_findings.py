@@ -234,8 +234,9 @@ def test_any_line(text):
     [
         ((13, 31, 43, 137, 170, 94), Code.GPU_XID_APPLICATION, Status.WARN, Action.RESTART_JOB),
         ((45, 92, 63, 154), Code.GPU_XID_NOTE, Status.OK, Action.NONE),
-        ((81, 143, 54), Code.GPU_XID_INSPECT, Status.CRITICAL, Action.INVESTIGATE),
-        ((48, 62, 64, 74, 95, 119, 120, 140), Code.GPU_XID_REBOOT, Status.CRITICAL, Action.REBOOT),
+        ((81, 54), Code.GPU_XID_INSPECT, Status.CRITICAL, Action.INVESTIGATE),
+        ((74, 151), Code.GPU_XID_REBOOT, Status.CRITICAL, Action.REBOOT),
+        ((48, 62, 64, 95, 119, 120, 140, 143), Code.GPU_XID_RESET, Status.CRITICAL, Action.RESET_DEVICE),
         ((46, 109, 110, 136, 155, 156, 158), Code.GPU_XID_RESET, Status.CRITICAL, Action.RESET_DEVICE),
         ((79,), Code.GPU_OFF_BUS, Status.CRITICAL, Action.REBOOT),
         ((1, 61, 999), Code.GPU_XID_OTHER, Status.WARN, Action.INVESTIGATE),

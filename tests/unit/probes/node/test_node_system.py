@@ -140,6 +140,28 @@ async def test_ports_are_read_from_sysfs_and_their_counters_are_not(tmp_path):
     assert [(r.device, r.code) for r in found] == [("mlx5_0/1", Code.NODE_OK)]
 
 
+async def test_symbol_errors_of_a_port_by_a_setting(tmp_path):
+    folder, memory = sysfs_port(tmp_path), Memory()
+    counter = folder / "counters/symbol_error"
+    counter.unlink()
+    (rule,) = infiniband.RULES
+
+    async def seen(now, count, limit=120):
+        counter.write_text(f"{count}\n")
+        found = await rule.judge(at(memory, now, tmp_path, ib_symbol_errors=limit))
+        return [r.code for r in found if r.code is not Code.NODE_OK]
+
+    # What it counted before counts for nothing; nor does it matter how often somebody looks.
+    assert await seen(0.0, 5000) == []
+    assert await seen(15.0, 6000) == [], "read once a minute"
+    assert await seen(60.0, 5121) == [Code.IB_SYMBOL_ERRORS]
+    assert await seen(120.0, 5121, limit=121) == []
+    assert await seen(3720.0, 5121) == [], "an hour without new ones"
+    assert await seen(3780.0, 3) == [], "the adapter began anew"
+    counter.write_text("N/A (no PMA)\n")
+    assert {r.code for r in await rule.judge(at(memory, 4000.0, tmp_path, ib_symbol_errors=1))} == {Code.NODE_OK}
+
+
 def test_without_adapters_ports_do_not_apply(tmp_path):
     (rule,) = infiniband.RULES
     assert "no InfiniBand" in rule.applies(at(tmp=tmp_path))

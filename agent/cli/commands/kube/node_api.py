@@ -1,0 +1,137 @@
+"""One Node object of a Kubernetes cluster, by the client library of Kubernetes (extra `kubernetes`): read, patched and
+watched, each call with a limit, and what goes wrong as one kind of error."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from muster.agent.cli.exits import CommandFailed, Exit
+
+try:
+    from kubernetes import client, config, watch
+    from urllib3.exceptions import HTTPError
+except ImportError as missing:
+    raise CommandFailed(
+        f"the client library of Kubernetes is not installed ({missing}): pip install 'muster-agent[kubernetes]'",
+        Exit.FAILURE,
+    ) from None
+
+#: Every container of a pod has it.
+_IN_POD = "KUBERNETES_SERVICE_HOST"
+#: Seconds: to connect, and for an answer.
+CALL_S = (5.0, 15.0)
+#: So long the server keeps a watch; an answer that is later than that by some seconds does not come any more.
+WATCH_S = 300
+_LATE_S = 20.0
+#: What to do about a status.
+_REMEDIES = {
+    401: "the token is not valid: is the ServiceAccount's token mounted, or the kubeconfig current?",
+    403: "the ServiceAccount may not: bind it to the ClusterRole of examples/kubernetes/kube.yaml",
+    404: "name the node as `kubectl get nodes` does: --node, or NODE_NAME from spec.nodeName",
+}
+_CONFLICT, _GONE, _TOO_MANY = 409, 410, 429
+
+
+class KubeFailed(Exception):
+    """Raised when a call failed. `status`: HTTP's; 0: there was no answer. `retry_after`: seconds; 0: nothing was
+    asked for."""
+
+    def __init__(self, message: str, status: int = 0, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+    @property
+    def gone(self) -> bool:
+        """What was watched has to be read anew."""
+        return self.status == _GONE
+
+    @property
+    def conflict(self) -> bool:
+        """The object has changed since it was read."""
+        return self.status == _CONFLICT
+
+
+class NodeApi:
+    """The object of the node called `name`. Every method blocks, for as long as CALL_S says, and raises KubeFailed."""
+
+    def __init__(self, name: str, kubeconfig: str = "") -> None:
+        """Raises CommandFailed where nothing says which cluster this is."""
+        self.name = name
+        settings = client.Configuration()
+        try:
+            if not kubeconfig and _IN_POD in os.environ:
+                config.load_incluster_config(client_configuration=settings)
+            else:  # without a name: KUBECONFIG, or the user's own
+                config.load_kube_config(kubeconfig or None, client_configuration=settings)
+        except (config.ConfigException, OSError) as error:
+            raise CommandFailed(
+                f"no cluster: {error}: run in a pod with a ServiceAccount, or name a file with --kubeconfig", Exit.USAGE
+            ) from None
+        settings.retries = False  # the loop tries again, and says so
+        self._client = client.ApiClient(settings)
+        self._nodes = client.CoreV1Api(self._client)
+
+    def read(self) -> dict[str, Any]:
+        """The object now."""
+        with self._told("read"):
+            return self._plain(self._nodes.read_node(self.name, _request_timeout=CALL_S))
+
+    def patch(self, body: Mapping[str, Any], *, status: bool) -> dict[str, Any]:
+        """Changes it by a strategic merge patch, and returns what it is now. `status`: only its status, otherwise all
+        but its status."""
+        call = self._nodes.patch_node_status if status else self._nodes.patch_node
+        with self._told("patch the status of" if status else "patch"):
+            return self._plain(call(self.name, dict(body), _request_timeout=CALL_S))
+
+    def follow(self, version: str) -> Iterator[dict[str, Any]]:
+        """The object at each change after `version`; ends when the server ends the watch. With status 410 it must be
+        read anew."""
+        watching = watch.Watch()
+        with self._told("watch"):
+            stream = watching.stream(
+                self._nodes.list_node,
+                field_selector=f"metadata.name={self.name}",
+                resource_version=version,
+                timeout_seconds=WATCH_S,
+                _request_timeout=(CALL_S[0], WATCH_S + _LATE_S),
+            )
+            for event in stream:
+                if event["type"] == "DELETED":
+                    raise KubeFailed(f"node {self.name} was removed from the cluster", _GONE)
+                yield event["raw_object"]
+
+    def _plain(self, node: Any) -> dict[str, Any]:
+        found: dict[str, Any] = self._client.sanitize_for_serialization(node)
+        return found
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except client.ApiException as error:
+            status = int(error.status or 0)
+            remedy = _REMEDIES.get(status, "")
+            text = f"cannot {what} node {self.name}: {status} {_message(error)}" + (f": {remedy}" if remedy else "")
+            raise KubeFailed(text, status, _retry_after(error)) from None
+        except (HTTPError, OSError, ValueError) as error:
+            raise KubeFailed(f"cannot {what} node {self.name}: {_words(error)}") from None
+
+
+def _message(error: Any) -> str:
+    """Of the Status object that the server sends, else HTTP's own words."""
+    try:
+        return str(json.loads(error.body)["message"])
+    except (KeyError, TypeError, ValueError):
+        return str(error.reason or "no answer that can be understood")
+
+
+def _retry_after(error: Any) -> float:
+    told = str((error.headers or {}).get("Retry-After", "")) if error.status in (_TOO_MANY, 503) else ""
+    return float(told) if told.isascii() and told.isdigit() else 0.0
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
