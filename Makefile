@@ -68,7 +68,7 @@ chaos: $(READY) $(PROGRAM)  ## two faults at once, again and again: POINTS=1000;
 		$(if $(ONLY),tests/chaos/test_pairs.py::test_pair,tests/chaos) $(PYTEST_ARGS)
 
 test-system: $(READY) $(PROGRAM)  ## under a real systemd, in real containers; needs root, debootstrap, systemd-nspawn, buildah and podman
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/system $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q tests/system $(PYTEST_ARGS)
 
 test-ansible: $(READY) $(PROGRAM)  ## the Ansible role, in two such containers
 	@$(BIN)/python -m pip install -q -r examples/ansible/requirements.txt

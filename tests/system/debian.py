@@ -1,7 +1,6 @@
 """The Debian tree that machines boot and that images are made of: made once by debootstrap, from the mirror that this
 machine's own apt uses, and kept in the user's cache."""
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -42,12 +41,6 @@ def tree() -> Path:
     if there.exists():
         return there
     there.parent.mkdir(parents=True, exist_ok=True)
-    with open(there.parent / "lock", "w") as lock:  # one worker makes it, the others wait
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return there if there.exists() else _make(there)
-
-
-def _make(there: Path) -> Path:
     listed = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)"], check=True, capture_output=True, text=True
     ).stdout.split()
