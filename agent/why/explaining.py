@@ -167,7 +167,7 @@ class Explaining:
             _log.exception("why.explaining_defect", job=entry.job_id)
 
     async def _explain_past(self, entry: Entry) -> None:
-        """What the attempts before this one ended of: readers are told while the job goes on."""
+        """What the attempts before this one ended of, also for readers while the job runs."""
         try:
             async with self._later:
                 facts = await self._facts(entry)
