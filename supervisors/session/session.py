@@ -249,7 +249,7 @@ class Session:
         self._limit.cancel()
         self.inlet.close()
         for outlet in self.outlets.values():
-            outlet.close()
+            outlet.discard()
         self._close_own()
         if self.client is not None:
             self.client.drop()

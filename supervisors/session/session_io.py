@@ -188,6 +188,12 @@ class Outlet:
             os.close(self._fd)
             self._fd = -1
 
+    def discard(self) -> None:
+        """Closes the stream, and keeps nothing: the session is in a cycle of references, and the collector of these
+        comes late."""
+        self.close()
+        self._start, self._kept = self.end, bytearray()
+
     def _watch(self) -> None:
         if self._fd < 0:
             return

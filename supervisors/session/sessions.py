@@ -4,8 +4,6 @@ The supervisor holds them, so they survive the daemon. They end with the ranks, 
 If the supervisor dies they are lost, and its successor ends their remaining processes.
 """
 
-import contextlib
-import ctypes
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +19,7 @@ from muster.supervisors.session.session import Session
 from muster.supervisors.session.session_ends import WITH_RANKS, SessionEnds
 from muster.supervisors.session.session_io import Outlet, SessionDescriptors, open_pipes, open_terminal
 from muster.supervisors.supervision_errors import NotStartable
+from muster.supervisors.system import malloc
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.wire.control import ControlClient, Handler
 from muster.supervisors.wire.frames import MAX_DATA
@@ -206,7 +205,7 @@ class Sessions:
         for outlet in session.outlets.values():
             self._due.pop(outlet, None)
         if not self._all:
-            _give_memory_back()
+            malloc.trim()
 
     def _forget_oldest(self) -> None:
         """Ended sessions without a client, whose result no client has received."""
@@ -217,12 +216,6 @@ class Sessions:
                 break
             size -= session.kept
             self._forget(session)
-
-
-def _give_memory_back() -> None:
-    """What malloc(3) keeps of freed buffers; a C library other than glibc has no such call."""
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _refusal(error: SessionRefused) -> Message:
