@@ -156,6 +156,8 @@ def _files(paths: Mapping[str, str]) -> list[Violation]:
 
 def _hang(values: Mapping[str, str], node: HangTable) -> list[Violation]:
     """What is wrong with a job's own settings of the hang rule, which override those of the node."""
+    if not values:
+        return []
     rule = hang.HangSettings(**{field.name: getattr(node, field.name) for field in fields(hang.HangSettings)})
     names = [field.name for field in fields(rule)]
     found, left = [], dict(values)

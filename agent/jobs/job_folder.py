@@ -6,19 +6,21 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import structlog
 
 from muster.agent.errors import JobNotEnded, NoRoom
 from muster.agent.jobs import log_ownership
 from muster.agent.jobs.entry import Entry, Told, load
+from muster.agent.link.holds import Holds
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.job import stop_order
 from muster.supervisors.model import journal
-from muster.supervisors.model.job_logs import logs_of
+from muster.supervisors.model.job_logs import job_log_files, logs_of
 from muster.supervisors.model.journal import Contents, Record, Writer
 from muster.supervisors.model.lifecycle import Job
-from muster.supervisors.model.replay import place, replay
+from muster.supervisors.model.replay import replay
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.output.gaps import remove_counts
@@ -29,6 +31,8 @@ from muster.supervisors.supervision_errors import AlreadySupervised, remedy
 from muster.supervisors.system import lock as job_lock
 from muster.supervisors.system import trust
 
+_log = structlog.get_logger(__name__)
+
 
 @dataclass(slots=True)
 class HeldJob:
@@ -36,9 +40,11 @@ class HeldJob:
 
     lock: job_lock.Lock
     writer: Writer
+    #: Of a job that was created just now; empty where its FIFOs could not be made.
+    holds: Holds | None = None
 
     def close(self) -> None:
-        """Releases the job: from here on only a supervisor writes."""
+        """Releases the job: from here on only a supervisor writes. Its FIFOs stay held."""
         self.writer.close()
         self.lock.close()
 
@@ -89,17 +95,35 @@ def append_log(log: Path, index: Path, lines: Sequence[str]) -> None:
         os.close(folder)
 
 
-def create(root: Root, spec: JobSpec, accepted: Record, seccomp: bytes = b"") -> HeldJob:
-    """Creates a job's folder with the record `accepted`, and the filter of its system calls if it has one, on disk and
-    locked. Raises NoRoom, and leaves nothing behind.
+def say_in_log(root: Root, job_id: str, job: Job, lines: Sequence[str]) -> None:
+    """As `append_log`, best effort: the journal has the facts."""
+    try:
+        append_log(*job_log_files(root, job_id, job.node_rank), lines)
+    except OSError as error:
+        _log.warning("job.log_not_written", job=job_id, error=str(error))
+
+
+def create(
+    root: Root,
+    spec: JobSpec,
+    accepted: Record,
+    seccomp: bytes = b"",
+    more: Sequence[Record] = (),
+    say: str = "",
+    *,
+    new_name: bool = False,
+) -> HeldJob:
+    """Creates a job's folder with the record `accepted` and those that follow it at once, and the filter of its system
+    calls if it has one, on disk and locked. `say`: a line for the job's log. `new_name`: no other job has ever had this
+    id. Raises NoRoom, and leaves nothing behind.
 
     It is created under another name first, so a job exists with all its files or not at all.
     """
     temporary = JobPaths(root.jobs / f".{spec.job_id}.{secrets.token_hex(4)}")
     name = temporary.folder.name
-    # Left by an earlier job with this name that was removed by force.
-    stop_order.remove(root.stop_order(spec.job_id))
-    remove_counts(root.job(spec.job_id))
+    if not new_name:  # left by an earlier job with this name that was removed by force
+        stop_order.remove(root.stop_order(spec.job_id))
+        remove_counts(root.job(spec.job_id))
     held: HeldJob | None = None
     try:
         with contextlib.ExitStack() as opened:
@@ -120,10 +144,12 @@ def create(root: Root, spec: JobSpec, accepted: Record, seccomp: bytes = b"") ->
                     _write(temporary.seccomp, seccomp, folder)
                     files.append(temporary.seccomp)
                 held.writer.reserve(spec.local_ranks)
-                held.writer.append([accepted], sync=False)
-                here = Job()
-                place(here, accepted)
-                set_logs_aside(root, spec.job_id, here)
+                held.writer.append([accepted, *more], sync=False)
+                here = replay([{"n": 0} | accepted])
+                if not new_name:  # a look at all files in the log folder
+                    set_logs_aside(root, spec.job_id, here)
+                if not spec.rank_table:  # which says what ranks there are
+                    held.holds = _held_fifos(root.job(spec.job_id), temporary, here)
                 _sync(files)
                 os.rename(name, spec.job_id, src_dir_fd=jobs, dst_dir_fd=jobs)
                 name = spec.job_id
@@ -131,6 +157,8 @@ def create(root: Root, spec: JobSpec, accepted: Record, seccomp: bytes = b"") ->
             except OSError:
                 if held is not None:
                     held.close()
+                    if held.holds is not None:
+                        held.holds.release()
                 shutil.rmtree(name, ignore_errors=True, dir_fd=jobs)
                 raise
     except OSError as error:
@@ -140,7 +168,18 @@ def create(root: Root, spec: JobSpec, accepted: Record, seccomp: bytes = b"") ->
             f"{where}: cannot record the job: {error.strerror}; nothing was started"
             + (f": {what}, then try again" if (what := remedy(error)) else "")
         ) from error
+    if say:
+        say_in_log(root, spec.job_id, here, [say])
     return held
+
+
+def _held_fifos(paths: JobPaths, now: JobPaths, job: Job) -> Holds:
+    """The FIFOs of a job whose folder is elsewhere `now`. Without free descriptors the job is created all the same: its
+    FIFOs are made later."""
+    holds = Holds(paths)
+    with contextlib.suppress(OSError):
+        holds.take([one.rank for one in (*job.ranks, *job.services)], create=True, at=now)
+    return holds
 
 
 def reclaim(paths: JobPaths) -> HeldJob | None:
@@ -253,18 +292,11 @@ def _write(path: Path, data: bytes, folder: int) -> None:
 
 
 def _sync(paths: list[Path]) -> None:
-    """Syncs all at the same time, which takes about as long as one: a start waits for it. Raises OSError."""
-    try:
-        with ThreadPoolExecutor(len(paths)) as threads:
-            list(threads.map(_sync_one, paths))
-    except RuntimeError:  # the node has no more threads: one after the other
-        for path in paths:
-            _sync_one(path)
-
-
-def _sync_one(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    """One after the other: the first takes the others' metadata along, and threads for them would take longer to begin
+    than they need. Raises OSError."""
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

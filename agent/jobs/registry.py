@@ -18,7 +18,7 @@ from muster.agent.errors import (
     TooMany,
 )
 from muster.agent.events.event_store import EventStore
-from muster.agent.jobs import admission, job_folder
+from muster.agent.jobs import admission, job_folder, start_checks
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.jobs.cards.leasing import Leasing
 from muster.agent.jobs.cards.placement import placed
@@ -126,17 +126,19 @@ class Registry(JobTable):
         by: str,
         workdir_of_caller: admission.FolderId | None = None,
         asked_by: str = "",
+        *,
+        new_name: bool = False,
     ) -> tuple[Entry, bool]:
         """Accepts a job: it is on disk when this returns. True: the same job existed before, and this is its entry.
 
-        An empty id is replaced by a new one. `workdir_of_caller`: as for `admission.refuse_here`;
-        `asked_by`: as for `decided`. Raises InvalidRequest, JobIdConflict, JournalUnreadable, NoSuchCard, CardBusy,
-        PortInUse, TooMany, NoRoom, ShuttingDown; nothing was started then.
+        An empty id is replaced by a new one. `workdir_of_caller`: as for `admission.refuse_here`; `asked_by`: as for
+        `decided`; `new_name`: the id was made for this call. Raises InvalidRequest, JobIdConflict, JournalUnreadable,
+        NoSuchCard, CardBusy, PortInUse, TooMany, NoRoom, ShuttingDown; nothing was started then.
         """
         if not spec.job_id:
-            spec = replace(spec, job_id=admission.new_job_id())
+            spec, new_name = replace(spec, job_id=admission.new_job_id()), True
         admission.refuse_configured(spec, self._config())
-        return await self._work.finish(lambda: self._start(spec, by, workdir_of_caller, asked_by))
+        return await self._work.finish(lambda: self._start(spec, by, workdir_of_caller, asked_by, new_name))
 
     async def stop(
         self,
@@ -234,7 +236,7 @@ class Registry(JobTable):
             await self._loading.read_again()
 
     async def _start(
-        self, spec: JobSpec, by: str, of_caller: admission.FolderId | None, asked_by: str
+        self, spec: JobSpec, by: str, of_caller: admission.FolderId | None, asked_by: str, new_name: bool
     ) -> tuple[Entry, bool]:
         async with self._work.alone(spec.job_id):
             if self.is_known(spec.job_id):
@@ -249,21 +251,26 @@ class Registry(JobTable):
                 raise ShuttingDown(with_jobs=True)
             with self._one_more():
                 held = {e.job.master_port: e.job_id for e in self.unended.values() if not e.job.node_rank}
-                hardened = await self._threads.run(self._admit, spec, of_caller, held, asked_by)
-                return await self._accept(spec, by, hardened), False
 
-    def _admit(
-        self, spec: JobSpec, of_caller: admission.FolderId | None, held: dict[int, str], asked_by: str
-    ) -> decided.Decided:
-        """In one thread all that needs one: what the node lacks for the job, and its hardening. Blocks."""
-        admission.refuse_here(spec, of_caller, held)
-        return decided.decided(spec, self._config().hardening, asked_by)
+                def admit() -> decided.Decided:
+                    """What the node lacks for the job, and its hardening. Blocks."""
+                    admission.refuse_here(spec, of_caller, held)
+                    return decided.decided(spec, self._config().hardening, asked_by)
 
-    async def _accept(self, asked: JobSpec, by: str, hardened: decided.Decided) -> Entry:
-        spec = admission.resolved(asked, self._config())
+                if spec.wants_cards:  # a request that cannot be met does not wait for cards
+                    hardened = await self._threads.run(admit)
+                    return await self._accept(spec, by, lambda: hardened, new_name), False
+                return await self._accept(spec, by, admit, new_name), False
+
+    async def _accept(self, asked: JobSpec, by: str, admit: Callable[[], decided.Decided], new_name: bool) -> Entry:
+        """`admit` is called in the thread that creates the job: each hand-over to a thread costs a start as much as
+        most of what is done there."""
+        config = self._config()
+        spec = admission.resolved(asked, config)
         given = await self.leasing.lease(spec.job_id, spec)
         if spec.all_cards:
             spec = replace(spec, card_count=len(given.devices))
+        more, said = list[Record](), ""
         try:
             accepted: Record = {
                 "kind": Kind.ACCEPTED,
@@ -277,19 +284,28 @@ class Registry(JobTable):
                 "master_addr": spec.master_addr or "127.0.0.1",
                 "master_port": spec.master_port or admission.free_port(self._ports()),
                 "by": by,
-                **job_services.of(spec, self._root.job(spec.job_id), self._config().jobs.mpi_sshd),
-                "hardening": hardened.hardening.to_record(),
+                **job_services.of(spec, self._root.job(spec.job_id), config.jobs.mpi_sshd),
                 **placed(spec, given.devices),
                 **self.leasing.on_cards(spec, given.devices if spec.wants_cards else []),
             }
-            held = await self._threads.run(job_folder.create, self._root, spec, accepted, hardened.filter)
+            why = start_checks.left_out(spec, config)
+            if why and not (spec.rank_table or accepted["doubts"]):  # else something comes before the pre-check
+                records, said = start_checks.without(why)
+                more = [{"t": accepted["t"]} | record for record in records]
+
+            def create() -> job_folder.HeldJob:
+                decision = admit()
+                accepted["hardening"] = decision.hardening.to_record()
+                return job_folder.create(self._root, spec, accepted, decision.filter, more, said, new_name=new_name)
+
+            held = await self._threads.run(create)
         except BaseException as error:
             self.leasing.give_up(spec.job_id)
             if isinstance(error, NoRoom):
                 self.on_no_room(spec.local_ranks)
             raise
         entry = Entry(spec.job_id, spec, Job(), self._root.job(spec.job_id))
-        told = entry.absorb([{"n": 0} | accepted], held.writer.size)
+        told = entry.absorb([{"n": n} | record for n, record in enumerate((accepted, *more))], held.writer.size)
         self.unended[spec.job_id] = entry
         self.publish(entry, told)
         self._tasks.begin(entry, held)

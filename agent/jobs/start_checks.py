@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from muster.agent.config.schema import Config
 from muster.agent.link.nursery_client import NurseryClient
@@ -11,9 +12,35 @@ from muster.probes.cards.driver import Driver
 from muster.probes.checks import precheck
 from muster.probes.checks.result import CheckResult, Status
 from muster.supervisors.model.card_identity import numbers_now
+from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import Boot, JobSpec
+from muster.supervisors.model.states import Kind
 from muster.supervisors.system import descriptors
+
+#: What a ModelArts job sets to do without the pre-check.
+_SKIP_VARIABLE = "MA_SKIP_IMAGE_DETECT"
+
+
+def left_out(spec: JobSpec, config: Config) -> str:
+    """Why a job has no pre-check; empty: it has one."""
+    if spec.skip_check:
+        return "the request asked for it (skip_check)"
+    if spec.env.get(_SKIP_VARIABLE) == "0":
+        return f"the job's environment asks for it ({_SKIP_VARIABLE}=0)"
+    if config.checks.policy == "off":
+        return "this node does not check (checks.policy is off)"
+    return ""
+
+
+def without(why: str) -> tuple[list[Record], str]:
+    """The records of a job that has no pre-check, and the line for its log."""
+    return [{"kind": Kind.CHECKING}, checked(True, [], why)], f"pre-check: left out: {why}"
+
+
+def checked(ok: bool, results: list[dict[str, Any]], skipped: str) -> Record:
+    """The record of a pre-check."""
+    return {"kind": Kind.CHECKED, "ok": ok, "results": results, "skipped": skipped}
 
 
 class StartChecks:

@@ -1,11 +1,13 @@
 """A connection to a nursery or a supervisor: the messages of supervisors/wire/messages.py, without blocking."""
 
+import contextlib
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute
 
 from muster.supervisors import PROTOCOL
 from muster.supervisors.supervision_errors import ProtocolError
@@ -45,6 +47,7 @@ class Connection:
     def __init__(self, stream: ByteStream) -> None:
         #: For what does not speak in messages from here on.
         self.stream = stream
+        self._socket = stream.extra(SocketAttribute.raw_socket)
         self._lines = messages.Lines()
         self._received: list[bytes] = []
         self._sending = anyio.Lock()
@@ -52,10 +55,17 @@ class Connection:
         self.pid = 0
 
     async def send(self, message: messages.Message) -> None:
-        """Raises LinkLost."""
+        """What the other end takes at once is sent at once, and not in a later turn of the loop: a start waits for it.
+        Raises LinkLost."""
+        data = messages.encode(message)
         try:
+            if not self._sending.locked():
+                with contextlib.suppress(BlockingIOError):
+                    data = data[self._socket.send(data, socket.MSG_DONTWAIT) :]
+                if not data:
+                    return
             async with self._sending:
-                await self.stream.send(messages.encode(message))
+                await self.stream.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
             raise LinkLost("the connection broke") from error
 

@@ -20,14 +20,19 @@ class Holds:
         self._paths = paths
         self._fds: dict[int, int] = {}
 
-    def take(self, ranks: list[int], create: bool) -> None:
+    @property
+    def is_taken(self) -> bool:
+        """Whether FIFOs are held."""
+        return bool(self._fds)
+
+    def take(self, ranks: list[int], create: bool, at: JobPaths | None = None) -> None:
         """Opens the existing FIFOs of these ranks and services, and of the job's own log. `create`: makes the FIFOs of
-        a job that had no supervisor yet, so that they are held before any process writes. Raises OSError, with nothing
-        held, if they cannot be made."""
+        a job that had no supervisor yet, so that they are held before any process writes. `at`: where the job's folder
+        is at the moment. Raises OSError, with nothing held, if they cannot be made."""
         if self._fds:
             return
         try:
-            paths = {number: fifo_of(self._paths, number) for number in (JOB, *ranks)}
+            paths = {number: fifo_of(at or self._paths, number) for number in (JOB, *ranks)}
             for number, path in paths.items():
                 if create:
                     make_fifo(path, os.geteuid(), os.getegid())

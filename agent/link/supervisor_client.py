@@ -31,9 +31,10 @@ class JournalChange:
     refused: str | None = None
 
 
-async def watch(connection: Connection) -> None:
-    """Subscribes to changes of the journal: `next_change` then returns them. Raises LinkLost."""
-    await connection.send({"op": "watch"})
+async def watch(connection: Connection, known: int) -> None:
+    """Subscribes to changes of the journal: `next_change` then returns them. `known`: how many bytes of it the caller
+    has read. Raises LinkLost."""
+    await connection.send({"op": "watch", "from": known})
 
 
 async def next_change(connection: Connection) -> JournalChange:

@@ -139,6 +139,18 @@ def _read_once(path: str) -> bytes:
         os.close(fd)
 
 
+def read_file(path: str) -> bytes:
+    """All of a small file of the kernel, with half of the system calls that `open` makes of it. Raises OSError."""
+    found = b""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while data := os.read(fd, 1 << 16):
+            found += data
+    finally:
+        os.close(fd)
+    return found
+
+
 def parse_stat(pid: int, data: bytes) -> Stat | None:
     """Of what /proc/PID/stat says; None where that is nothing."""
     # The name may hold anything, parentheses and newlines too: it ends at the last one.
@@ -287,8 +299,8 @@ def usage(pid: int) -> dict[str, float | int]:
     if stat is not None:
         found["cpu_user_s"] = stat.user_ticks / TICKS_PER_S
         found["cpu_system_s"] = stat.system_ticks / TICKS_PER_S
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/io", "rb") as file:
-        for line in file:
+    with contextlib.suppress(OSError, ValueError):
+        for line in _read_once(f"/proc/{pid}/io").splitlines():
             name, _, value = line.partition(b":")
             key = name.decode()
             if key in ("rchar", "wchar", "read_bytes", "write_bytes"):
@@ -300,8 +312,8 @@ def cgroup(pid: int | None = None, hierarchy: str = "") -> str:
     """The path of a process (None: this one) in the tree of cgroup v2, or in a hierarchy of v1; "" without one. Raises
     OSError."""
     mark = f":{hierarchy}:/"
-    with open(f"/proc/{pid or 'self'}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-        return next((line.rstrip("\n").partition(mark[:-1])[2] for line in file if mark in line), "")
+    lines = os.fsdecode(read_file(f"/proc/{pid or 'self'}/cgroup")).split("\n")
+    return next((line.partition(mark[:-1])[2] for line in lines if mark in line), "")
 
 
 def environ_begins(pid: int, begin: bytes) -> bool:

@@ -28,6 +28,7 @@ class Escalation:
 
     def __init__(self, context: JobContext, ends: Ends, remains: Remains) -> None:
         self._context, self._ledger, self._ends, self._remains = context, context.ledger, ends, remains
+        self._nonce, self._file = context.nonce, context.root.stop_order(context.spec.job_id)
         self._climb = Climb(context.loop, self._terminate, self._kill, self.give_up)
         #: Whether an order may be there that was never read.
         self._order_due = True
@@ -133,7 +134,7 @@ class Escalation:
             self._ledger.owe(*due)
 
     def _order(self) -> StopOrder | None:
-        return stop_order.read(self._context.root.stop_order(self._context.spec.job_id), self._context.nonce)
+        return stop_order.read(self._file, self._nonce)
 
     def _note_sent(self, names: tuple[str, ...]) -> None:
         """Records the signals that the daemon sent in our place, those of which the journal does not tell: what ends of
@@ -208,6 +209,6 @@ class Escalation:
             return
         names = (("SIGTERM", job.terminated), ("SIGKILL", job.killed))
         sent = tuple(name for name, was_sent in names if was_sent)
-        order = StopOrder(self._context.nonce, stop.steps, asked.by, asked.reason, stop.up, sent)
+        order = StopOrder(self._nonce, stop.steps, asked.by, asked.reason, stop.up, sent)
         with contextlib.suppress(OSError):
-            stop_order.write(self._context.root.stop_order(self._context.spec.job_id), order)
+            stop_order.write(self._file, order)

@@ -27,6 +27,7 @@ from muster.supervisors.launch.containment import Containment
 from muster.supervisors.model import verdict
 from muster.supervisors.model.journal import Contents
 from muster.supervisors.model.ledger import Ledger
+from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import Kind
 from muster.supervisors.output.job_output import Output
@@ -43,15 +44,17 @@ from muster.supervisors.wire.link import NurseryLink
 class RankGang:
     """The ranks of one job and all that belongs to them. The caller holds the job's lock."""
 
-    def __init__(self, root: Root, spec: JobSpec, contents: Contents, sock: socket.socket, owned: bool) -> None:
-        """`sock` leads to the nursery. `owned`: the job ends with the command that started it (owner_pipe.py). Raises
-        OSError."""
+    def __init__(
+        self, root: Root, spec: JobSpec, contents: Contents, job: Job, sock: socket.socket, owned: bool
+    ) -> None:
+        """`job`: what `contents` add up to. `sock` leads to the nursery. `owned`: the job ends with the command that
+        started it (owner_pipe.py). Raises OSError."""
         refusals = Refusals(spec.job_id)
         self.loop = loop = Loop(refusals.note)
         paths = root.job(spec.job_id)
         self._control = control = JournalServer(loop, paths.controls, refusals.spare)
-        self._ledger = ledger = Ledger(paths, contents, control.publish)
-        self._job = job = ledger.job
+        self._ledger = ledger = Ledger(paths, contents, control.publish, job)
+        self._job = job
         link = NurseryLink(loop, sock)
         refusals.begin(loop, link)
         self._output = Output(root, spec.job_id, loop, ledger, control.publish_gaps, refusals.spare.make_room)

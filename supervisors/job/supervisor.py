@@ -52,11 +52,12 @@ def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
         # Only here can a job be given up: whatever goes wrong later, its ranks live, and a successor tries again.
         spec = JobSpec.read(paths.spec, job_id)
         contents = journal.read(paths.journal)
-        if replay(contents.records).state.final:
+        job = replay(contents.records)
+        if job.state.final:
             return DONE
     except (SupervisionError, ValueError, TypeError) as error:
         return _unusable(job_id, error, sock)
-    RankGang(root, spec, contents, sock, owned).loop.run()
+    RankGang(root, spec, contents, job, sock, owned).loop.run()
     held.close()
     return DONE
 

@@ -174,7 +174,7 @@ class Containment:
         if freezer.is_freezer(self._cgroup):
             return bool(self._cgroup_pids())
         try:
-            return "populated 1" in (self._cgroup / "cgroup.events").read_text()
+            return b"populated 1" in process.read_file(f"{self._cgroup}/cgroup.events")
         except OSError as error:
             _raise_if_full(error)
             return None

@@ -233,7 +233,7 @@ class ProcessBuilder:
         if self._spec.workdir:
             return self.code_folder or self._spec.workdir
         elsewhere = modelarts.working_folder(self._spec.env, rank.local_rank) if self._spec.rank_table else ""
-        return elsewhere or self.code_folder or str(self._paths.workspace / f"device{rank.device}")
+        return elsewhere or self.code_folder or f"{self._paths.workspace}/device{rank.device}"
 
     def _folders(self, env: dict[str, str], workdir: str) -> tuple[str, ...]:
         """Folders that are made as the job's user, who may be the only one who can (a network file system)."""

@@ -34,26 +34,27 @@ def make_all(parent: Path, names: Iterable[str], job_id: str, account: Account) 
     around = trust.open_logs(parent)
     try:
         for name in names:
-            _make(parent / name, job_id, account, around)
+            _make(f"{parent}/{name}", job_id, account, around)
     finally:
         os.close(around)
 
 
-def _make(folder: Path, job_id: str, account: Account, around: int) -> None:
+def _make(folder: str, job_id: str, account: Account, around: int) -> None:
     """`around`: its parent's descriptor. Raises OSError, NotStartable."""
+    name = os.path.basename(folder)
     try:
         for _ in range(_TRIES):
             try:
-                there = os.stat(folder.name, dir_fd=around, follow_symlinks=False)
+                there = os.stat(name, dir_fd=around, follow_symlinks=False)
             except FileNotFoundError:
-                if _made(folder.name, f".{job_id}.new", account, around):
+                if _made(name, f".{job_id}.new", account, around):
                     return
                 continue
-            _refuse_another(folder, there, account, around)
+            _refuse_another(Path(folder), there, account, around)
             return
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), folder)
     except OSError as error:
-        error.filename = str(folder)
+        error.filename = folder
         raise
 
 

@@ -28,11 +28,14 @@ FORMAT = 2
 RESERVE = 65536
 RESERVE_PER_RANK = 4096
 _FALLOC_FL_KEEP_SIZE = 1
+#: Made once: `json.dumps` makes one for each call.
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def encode(record: Record) -> bytes:
     """One line, with checksum and newline."""
-    body = json.dumps(record, separators=(",", ":")).encode()
+    body = _compact(record).encode()
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
@@ -103,8 +106,7 @@ def set_aside(fd: int, length: int) -> None:
 
     Raises OSError where there is no room; does nothing on a file system that has no such call.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.fallocate(fd, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length)) != 0:
+    if _libc.fallocate(fd, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length)) != 0:
         error = ctypes.get_errno()
         if error in (errno.ENOSPC, errno.EDQUOT):
             raise OSError(error, os.strerror(error))

@@ -18,11 +18,16 @@ class Ledger:
     """
 
     def __init__(
-        self, paths: JobPaths, contents: Contents, publish: Callable[[int, list[Record], int, list[Record]], None]
+        self,
+        paths: JobPaths,
+        contents: Contents,
+        publish: Callable[[int, list[Record], int, list[Record]], None],
+        job: Job | None = None,
     ) -> None:
         """`publish` is called after each change with the size of the journal, the records that are owed to it, the
-        size at the time before and the records that were written since."""
-        self.job: Job = replay(contents.records)
+        size at the time before and the records that were written since. `job`: what the records of `contents` add up
+        to, if the caller knows that."""
+        self.job: Job = replay(contents.records) if job is None else job
         self._path = paths.journal
         self.writer = Writer(paths.journal, contents)
         self._publish = publish

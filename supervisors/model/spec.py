@@ -6,7 +6,7 @@ the kinds of fields. Rules about several fields at once are in `launch/spec_rule
 
 import enum
 import json
-from dataclasses import MISSING, asdict, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -312,7 +312,8 @@ class JobSpec:
 
     def to_json(self) -> str:
         """Canonical: equal specs give equal text, also over versions that know more fields: defaults are left out."""
-        plain = {name: value for name, value in asdict(self).items() if value != FIELDS[name].default}
+        values = ((name, getattr(self, name), about.default) for name, about in FIELDS.items())
+        plain = {name: value for name, value, default in values if value != default}
         return json.dumps(plain, sort_keys=True, separators=(",", ":"))
 
     @classmethod

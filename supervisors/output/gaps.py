@@ -81,8 +81,8 @@ class GapSink:
     Best effort: where there can be no such file, output is read and then counted.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        """Opens nothing. None: no file."""
+    def __init__(self, path: str) -> None:
+        """Opens nothing. Empty: no file."""
         self._path = path
         #: -1: not open.
         self._fd = -1
@@ -91,17 +91,18 @@ class GapSink:
     def left(self) -> int:
         """Bytes that a predecessor threw away in the gap in which it was killed."""
         try:
-            return os.stat(self._path, follow_symlinks=False).st_size if self._path is not None else 0
+            return os.stat(self._path, follow_symlinks=False).st_size if self._path else 0
         except OSError:
             return 0
 
     def begin(self, size: int = 0) -> None:
         """A gap begins, or goes on with this size, which its count has by now."""
         self.close()
-        if self._path is None:
+        if not self._path:
             return
         with contextlib.suppress(OSError):
-            for folder in (self._path.parent.parent, self._path.parent):
+            own = Path(self._path).parent
+            for folder in (own.parent, own):
                 folder.mkdir(mode=0o700, exist_ok=True)
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             self._size = size
@@ -135,7 +136,7 @@ class GapSink:
     def end(self) -> None:
         """The gap is over, and settled in its count."""
         self.close()
-        if self._path is not None:
+        if self._path:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
 
@@ -185,7 +186,7 @@ class Counts:
 
     def sink(self, slot: int) -> GapSink:
         """Where a rank's output goes in a gap."""
-        return GapSink(self._sinks / str(slot) if self._sinks is not None else None)
+        return GapSink(f"{self._sinks}/{slot}" if self._sinks is not None else "")
 
     def store(self, slot: int) -> None:
         """Writes all of a rank's count. Best effort: a count that cannot be kept must not stop the output."""

@@ -21,7 +21,7 @@ from muster.supervisors.model.states import JOB, Kind, log_owner
 from muster.supervisors.output import rotation, tee
 from muster.supervisors.output.gaps import Count, Counts, Gap
 from muster.supervisors.output.log_file import Claims
-from muster.supervisors.output.log_layout import Folder, Layout
+from muster.supervisors.output.log_layout import NEVER_ROTATED, Folder, Layout
 from muster.supervisors.output.log_segments import companions, removed_path
 from muster.supervisors.output.splicing import REST_S, Splicer
 from muster.supervisors.paths import Root
@@ -84,10 +84,11 @@ class Output:
         cannot be made or opened; a file that cannot be opened is a gap."""
         if JOB in self._logs:
             return
-        taken_over = self._paths.job_fifo.exists()
+        job = self._ledger.job
         tee.make_fifo(self._paths.job_fifo, *owner)
-        log, index = job_log_files(self._root, self._job_id, self._ledger.job.node_rank)
-        layout, slot = self._look([log], new=not taken_over)[log], len(self._ledger.job.ranks)
+        log, index = job_log_files(self._root, self._job_id, job.node_rank)
+        # The daemon, which may have begun the log, rotates nothing.
+        layout, slot = self._look([log], new=not job.takeovers)[log], len(job.ranks)
         self._follow(JOB, self._open(JOB, self._paths.job_fifo, log, index, owner, self._counter(), slot, layout))
 
     def say(self, text: str) -> None:
@@ -270,7 +271,7 @@ class Output:
         rotated yet: the folder, with all that is kept of earlier jobs, may be large. Where the folder cannot be read,
         each log looks for itself."""
         if new:
-            return dict.fromkeys(logs, Layout((), 0))
+            return dict.fromkeys(logs, NEVER_ROTATED)
         try:
             os.stat(self._folder.path)
             return dict(zip(logs, self._folder.look(logs), strict=True))

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from muster.supervisors.output.gaps import no_room
-from muster.supervisors.output.log_layout import Folder, Layout
+from muster.supervisors.output.log_layout import NEVER_ROTATED, Folder, Layout
 from muster.supervisors.output.log_removals import record_removal
 from muster.supervisors.output.log_segments import segment_path
 from muster.supervisors.output.rotation import LINE, make_new, open_log, opened, put_new, rotate, take_over
@@ -103,8 +103,9 @@ class LogFile:
             layout = Folder(self.path.parent).look([self.path])[0]
         end = self.offset
         with opened(self.path.parent, within) as folder:
-            base = take_over(self.path, layout, folder)
-            existed = os.path.lexists(self.path)
+            # Of a new log nobody was killed in the middle of anything.
+            base = 0 if layout is NEVER_ROTATED else take_over(self.path, layout, folder)
+            existed = end > 0 and os.path.lexists(self.path)
             fd = open_log(self.path, self._owner, os.O_RDWR, folder)
         try:
             found = self._refuse_shared(fd)

@@ -50,7 +50,8 @@ class Layout:
         return self.pieces[number] if number < len(self.pieces) else None
 
 
-_NEVER_ROTATED = Layout((), 0)
+#: Of a log beside which there is nothing.
+NEVER_ROTATED = Layout((), 0)
 
 
 class _Names:
@@ -67,7 +68,7 @@ class _Names:
         """The segments; the live file begins at the end. Raises OSError."""
         found = self._kept.get(log)
         if found is None:
-            found = self._kept[log] = self._look(log) if log.name in self._spans else _NEVER_ROTATED
+            found = self._kept[log] = self._look(log) if log.name in self._spans else NEVER_ROTATED
         return found
 
     def _look(self, log: Path) -> Layout:

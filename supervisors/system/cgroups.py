@@ -34,10 +34,10 @@ def find_cgroup_root() -> Path | None:
 
 def _mount() -> Path | None:
     mount = None
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        fields = line.split()
-        if len(fields) > 2 and fields[2] == "cgroup2":
-            mount = Path(fields[1].replace("\\040", " "))
+    for line in process.read_file("/proc/self/mounts").split(b"\n"):
+        fields = line.split(None, 3)
+        if len(fields) > 2 and fields[2] == b"cgroup2":
+            mount = Path(os.fsdecode(fields[1].replace(b"\\040", b" ")))
     return mount
 
 

@@ -29,10 +29,10 @@ def kills(cgroup: str) -> int:
     """How many processes of a cgroup (path) the kernel has killed so far; 0 where it does not count them (v1 does from
     Linux 4.13)."""
     for counters in ("memory.events", "memory.oom_control"):
-        with contextlib.suppress(OSError, ValueError), open(f"{cgroup}/{counters}", encoding="ascii") as file:
-            for line in file:
-                name, _, number = line.partition(" ")
-                if name == "oom_kill":
+        with contextlib.suppress(OSError, ValueError):
+            for line in process.read_file(f"{cgroup}/{counters}").splitlines():
+                name, _, number = line.partition(b" ")
+                if name == b"oom_kill":
                     return int(number)
     return 0
 

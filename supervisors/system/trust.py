@@ -135,9 +135,16 @@ def open_folder(path: Path | str, *, folder: int | None = None, flags: int = os.
 
 def read(path: Path, most: int = -1) -> bytes:
     """Of a file of muster's own, at most so many bytes. Raises Untrusted, OSError."""
-    with open(open_own(path, os.O_RDONLY), "rb") as file:
-        # What is asked for is set aside first, although little may be there.
-        return file.read(most if most < 0 else min(most, os.fstat(file.fileno()).st_size))
+    fd = open_own(path, os.O_RDONLY)
+    try:
+        # Room is made for what is asked for, although little may be there.
+        size = os.fstat(fd).st_size
+        found = b""
+        while data := os.read(fd, max(size, 512) if most < 0 else min(most - len(found), size)):
+            found += data
+        return found
+    finally:
+        os.close(fd)
 
 
 def refuse_foreign(path: Path, found: os.stat_result) -> None:

@@ -272,6 +272,10 @@ class JournalServer(ControlServer):
         self._sent = -1
         self._refusal = ""
         self._gaps: wire.Message = {"op": "gaps", "gaps": []}
+        #: What was written so far, and behind which size, for the first watcher: it need not read the journal either.
+        #: None: it has come, or they are many.
+        self._first: list[Record] | None = []
+        self._first_behind = -1
         self._paths = paths
         self._path: Path | None = None
         loop.attempt(self._listen)
@@ -308,6 +312,9 @@ class JournalServer(ControlServer):
         """`owed`: all that is owed now, in order; watchers are sent those records that are new. `written`: behind the
         size `before`; where they are few, watchers are sent them, too, and need not read the journal."""
         messages: list[wire.Message] = []
+        if self._first is not None:
+            self._first_behind = before if self._first_behind < 0 else self._first_behind
+            self._first = self._first + written if size - self._first_behind <= wire.MAX_RECORDS else None
         if size != self._size or not owed:
             few = size - before <= wire.MAX_RECORDS
             messages.append({"op": "journal", "size": size} | ({"behind": before, "records": written} if few else {}))
@@ -335,9 +342,13 @@ class JournalServer(ControlServer):
         for client in list(self._watchers):
             client.send(self._gaps)
 
-    def _watch(self, _: wire.Message, client: ControlClient) -> None:
+    def _watch(self, message: wire.Message, client: ControlClient) -> None:
         self._watchers.add(client)
-        client.send({"op": "journal", "size": self._size})
+        first, self._first = self._first, None
+        on_disk: wire.Message = {"op": "journal", "size": self._size}
+        if first and message.get("from") == self._first_behind:
+            on_disk |= {"behind": self._first_behind, "records": first}
+        client.send(on_disk)
         for record in self._owed:
             client.send({"op": "owed", "record": record})
         client.send({"op": "refused", "why": self._refusal})

@@ -3,9 +3,9 @@
 Both ends first say `hello` with the protocol's number. What a supervisor understands:
 
     {"op": "hello", "protocol": 1}            -> {"op": "hello", "ok": true, "protocol": 1, "pid": 4711}
-    {"op": "watch"}                           -> {"op": "journal", "size": N} now and after each record that is on disk,
-                                                 then mostly with "behind": M, "records": [{...}, ...]: what N has and M
-                                                 had not
+    {"op": "watch", "from": L}                -> {"op": "journal", "size": N} now and after each record that is on disk,
+                                                 mostly with "behind": M, "records": [{...}, ...]: what N has and M had
+                                                 not; L: how far the watcher has read, which the first M may be
                                                  {"op": "owed", "record": {...}} for each that could not be written yet
                                                  {"op": "refused", "why": "..."}: why they could not (empty: they
                                                  can again), now and when that changes
@@ -55,11 +55,13 @@ MAX_TOLD = 4000
 MAX_LINE = 65536
 #: How the answer to an operation begins that this release does not have.
 UNKNOWN = "unknown operation"
+#: Made once: `json.dumps` makes one for each call.
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode(message: Message) -> bytes:
     """One line of JSON."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    return _compact(message).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:

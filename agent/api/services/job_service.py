@@ -73,7 +73,9 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         folder = request.workdir_identity
         of_caller = (folder.device, folder.inode) if request.HasField("workdir_identity") else None
         try:
-            entry, existed = await self._server.registry.start(spec, access.named(context), of_caller, theirs)
+            entry, existed = await self._server.registry.start(
+                spec, access.named(context), of_caller, theirs, new_name=not request.spec.job_id
+            )
         except (JobIdConflict, JournalUnreadable):
             # What differs from another user's job tells what that has.
             await own_jobs.check_job(access.reach(), "", spec.job_id, self._server.registry)

@@ -42,7 +42,7 @@ class JobTask:
         self.entry = entry
         self.done = anyio.Event()
         self._around = around
-        self._holds = Holds(entry.paths)
+        self._holds = (held.holds if held is not None else None) or Holds(entry.paths)
         self._last = LastResort(around.root, entry, around.reserve, lambda: self.catch_up(None))
         self._supervising = anyio.CancelScope()
         #: Who follows the supervisor and who ends the job in its place read the journal along, both from where the
@@ -165,6 +165,8 @@ class JobTask:
     async def _hold(self) -> None:
         """Creates and opens the FIFOs of a job that no supervisor has taken yet. Without free descriptors the job runs
         all the same: its supervisor and the nursery hold the FIFOs."""
+        if self._holds.is_taken:
+            return
         try:
             job = self.entry.job
             numbers = [one.rank for one in (*job.ranks, *job.services)]
@@ -205,7 +207,7 @@ class JobTask:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._make_known, generation)
             try:
-                await supervisor_client.watch(connection)
+                await supervisor_client.watch(connection, self.entry.end)
                 self._tell("")
                 while not self.entry.job.state.final:
                     change = await supervisor_client.next_change(connection)

@@ -7,13 +7,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import anyio
-import structlog
 
 from muster.agent import threads
 from muster.agent.config.schema import Config
 from muster.agent.errors import ApiError
 from muster.agent.events.event_store import Event
-from muster.agent.jobs import job_folder
+from muster.agent.jobs import job_folder, start_checks
 from muster.agent.jobs.cards import placement
 from muster.agent.jobs.cards.leases import Given
 from muster.agent.jobs.cards.leasing import Leasing
@@ -32,7 +31,6 @@ from muster.supervisors.launch.modes import ranktable
 from muster.supervisors.launch.modes.ranktable import RankTable
 from muster.supervisors.launch.modes.ranktable_json import RankTableError
 from muster.supervisors.model import replay, restart
-from muster.supervisors.model.job_logs import job_log_files
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, DEFAULT_READY_S, JobSpec
@@ -43,10 +41,6 @@ from muster.supervisors.system.spare import Reserve
 
 #: States in which the daemon has the job, as long as no supervisor took it.
 _BEFORE = frozenset({State.ACCEPTED, State.CHECKING, State.RESTARTING})
-#: What a ModelArts job sets to do without the pre-check.
-_SKIP_VARIABLE = "MA_SKIP_IMAGE_DETECT"
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,13 +259,12 @@ class Unsupervised:
         await self._write([{"kind": Kind.ENDED, "state": State.FAILED, "verdict": verdict}])
 
     async def _check(self) -> None:
-        checking: Record = {"kind": Kind.CHECKING}
-        if skipped := self._skipped():
+        if why := start_checks.left_out(self._entry.spec, self._around.config()):
             # Not synced: a crash of the machine ends the job anyway, and a kill of the daemon loses nothing.
-            said = f"pre-check: left out: {skipped}"
-            await self._write([checking, _checked(True, [], skipped)], sync=False, say=said)
+            records, said = start_checks.without(why)
+            await self._write(records, sync=False, say=said)
             return
-        await self._write([checking], sync=False)
+        await self._write([{"kind": Kind.CHECKING}], sync=False)
         results = await self._around.check(self._entry.spec, self._entry.job)
         found = [asdict(result) for result in results]
         critical = any(result.status is Status.CRITICAL for result in results)
@@ -279,7 +272,7 @@ class Unsupervised:
         # A stop must not come between the record and its events.
         with anyio.CancelScope(shield=True):
             await self._say(*log_lines(results))
-            await self._write([_checked(not refused, found, "")], sync=False)
+            await self._write([start_checks.checked(not refused, found, "")], sync=False)
 
     async def _refuse(self, found: list[dict[str, Any]]) -> None:
         """The node is not fit: checks again after a pause if restarts are left; otherwise ends the job."""
@@ -301,20 +294,7 @@ class Unsupervised:
         await self._around.pool.run(self._append_log, lines)
 
     def _append_log(self, lines: Sequence[str]) -> None:
-        job = self._entry.job
-        try:
-            job_folder.append_log(*job_log_files(self._around.root, self._entry.job_id, job.node_rank), lines)
-        except OSError as error:
-            _log.warning("job.log_not_written", job=self._entry.job_id, error=str(error))
-
-    def _skipped(self) -> str:
-        if self._entry.spec.skip_check:
-            return "the request asked for it (skip_check)"
-        if self._entry.spec.env.get(_SKIP_VARIABLE) == "0":
-            return f"the job's environment asks for it ({_SKIP_VARIABLE}=0)"
-        if self._around.config().checks.policy == "off":
-            return "this node does not check (checks.policy is off)"
-        return ""
+        job_folder.say_in_log(self._around.root, self._entry.job_id, self._entry.job, lines)
 
     def _stopped(self, order: _Order) -> list[Record]:
         steps = order.steps if order.steps is not None else self._entry.spec.grace_steps or DEFAULT_GRACE_STEPS
@@ -354,10 +334,6 @@ class Unsupervised:
             except OSError as error:
                 self._tell(f"{self._entry.paths.journal}: cannot be written: {error.strerror}; trying again")
                 await anyio.sleep(pause.next())
-
-
-def _checked(ok: bool, results: list[dict[str, Any]], skipped: str) -> Record:
-    return {"kind": Kind.CHECKED, "ok": ok, "results": results, "skipped": skipped}
 
 
 def _unfit(results: list[dict[str, Any]]) -> Record:

@@ -10,6 +10,7 @@ import resource
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from muster.probes.kernel import process
 from muster.supervisors.launch import limits
 from muster.supervisors.launch.child import Account, Confinement, ProcessSpec
 from muster.supervisors.system import descriptors
@@ -75,7 +76,7 @@ class StartSteps:
     """The steps of the processes of one gang. What is the same for all of them is found out once."""
 
     def __init__(self) -> None:
-        self._protected = _read_text(_OOM_SCORE).strip() != "0"
+        self._protected = _read(_OOM_SCORE).strip() != b"0"
         self._urgent = os.getpriority(os.PRIO_PROCESS, 0) < 0
         self._ids = os.geteuid(), os.getegid()
         self._of_user: dict[Account, StartStep] = {}
@@ -138,7 +139,8 @@ class StartSteps:
         if os.path.dirname(command):
             return (command,)
         if (command, path) not in self._files:
-            found = tuple(os.path.join(folder, command) for folder in os.get_exec_path(spec.env))
+            folders = (os.defpath if path is None else path).split(os.pathsep)
+            found = tuple(os.path.join(folder, command) for folder in folders)
             self._files[command, path] = found
         return self._files[command, path]
 
@@ -169,9 +171,9 @@ def _limits(spec: ProcessSpec) -> Iterator[StartStep]:
         yield StartStep(Op.LIMIT, text, (number, wanted, wanted))
 
 
-def _read_text(path: str) -> str:
+def _read(path: str) -> bytes:
+    """As bytes: a text would have each supervisor load the codec."""
     try:
-        with open(path, encoding="ascii") as file:
-            return file.read()
+        return process.read_file(path)
     except OSError:
-        return ""
+        return b""

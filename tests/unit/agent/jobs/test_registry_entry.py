@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -192,16 +193,27 @@ def test_the_story_is_the_same_however_it_is_read(tmp_path: Path):
     assert entry.end == paths.journal.stat().st_size
 
 
-def test_a_job_is_recorded_where_the_node_has_no_more_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_is_created_with_its_fifos_held_and_what_follows_its_acceptance(tmp_path: Path):
     root = Root.under(tmp_path)
     root.jobs.mkdir(parents=True)
+    root.log.mkdir()
+    held = job_folder.create(root, SPEC, ACCEPTED, more=STORY[:2], say="is not checked")
+    held.close()
+    assert held.holds is not None and held.holds.is_taken
+    paths = root.job(SPEC.job_id)
+    writer = os.open(paths.fifo(1), os.O_WRONLY | os.O_NONBLOCK)  # ENXIO if nobody holds it
+    os.close(writer)
+    held.holds.release()
+    assert [record["kind"] for record in journal.read(paths.journal).records] == ["accepted", "checking", "checked"]
+    assert root.job_log(SPEC.job_id, 0).read_text().endswith("[muster] is not checked\n")
 
-    def refuse(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("threading.Thread.start", refuse)
-    job_folder.create(root, SPEC, ACCEPTED).close()
-    assert JobSpec.read(root.job(SPEC.job_id).spec, SPEC.job_id) == SPEC
+def test_a_job_whose_ranks_a_table_names_gets_its_fifos_later(tmp_path: Path):
+    root = Root.under(tmp_path)
+    root.jobs.mkdir(parents=True)
+    held = job_folder.create(root, replace(SPEC, rank_table="/table.json"), ACCEPTED)
+    held.close()
+    assert held.holds is None and not list(root.job(SPEC.job_id).folder.glob("*.fifo"))
 
 
 @pytest.mark.parametrize(
