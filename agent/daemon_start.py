@@ -18,6 +18,7 @@ from muster.agent.link.nursery_start import Begun
 from muster.agent.node import degraded
 from muster.probes.kernel import late_import
 from muster.supervisors.paths import Root
+from muster.supervisors.system.urgency import prefer_session
 
 #: For GRPC_SSL_CIPHER_SUITES: gRPC has no setting for the oldest version of TLS. TLS 1.3 has ciphers of its own, which
 #: this does not touch; of those of TLS 1.2 it leaves one that needs a pre-shared key, which nobody has.
@@ -80,7 +81,8 @@ def _serve(root: Root, settings: LiveConfig, owner_fd: int | None, begun: Begun 
     # Before gRPC is imported: the daemon never forks, and gRPC's handlers for it cost and can hang.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     os.environ["GRPC_SSL_CIPHER_SUITES"] = _NO_TLS_1_2
-    _prefer_our_session()
+    # Supervisors have half of that (job/supervisor.py): an answer must not wait for a start.
+    prefer_session(os.getpriority(os.PRIO_PROCESS, 0))
     heap.keep_one()
     begun = begun or nursery_start.begin_early(root, owner_fd)  # beside our imports, which take longer than its own
     with late_import.noted(*_UNUSED):
@@ -103,20 +105,6 @@ def _leave() -> NoReturn:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()
     os._exit(0)
-
-
-def _prefer_our_session() -> None:
-    """Gives the session that we lead our own nice value, if that is below 0.
-
-    Where the kernel groups processes by session (sched_autogroup_enabled, on by default) and no cgroup with the
-    controller cpu is between, a nice value counts only among the processes of one session: the unit's `Nice=` would do
-    nothing against 256 ranks that are let go at once, each of which leads its own. Nursery and supervisors lead theirs,
-    too, and keep the usual weight: an answer must not wait for a start. Best effort: it needs CAP_SYS_NICE.
-    """
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
-    if nice < 0 and os.getsid(0) == os.getpid():
-        with contextlib.suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def _first(group: ExceptionGroup[StartupError]) -> StartupError:

@@ -14,6 +14,7 @@ from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised, SupervisionError, Untrusted
 from muster.supervisors.system import lock
+from muster.supervisors.system.urgency import prefer_session
 from muster.supervisors.wire import messages
 from muster.supervisors.wire.messages import MAX_TOLD
 
@@ -38,6 +39,7 @@ def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
     Raises OSError where the job's files cannot be read or written: the nursery then tries again.
     """
     os.setsid()
+    prefer_session(os.getpriority(os.PRIO_PROCESS, 0) // 2)
     for number in process.END_SIGNALS:
         # Nothing but the job's end or a SIGKILL ends a supervisor; jobs are stopped over the control socket.
         signal.signal(number, signal.SIG_IGN)
