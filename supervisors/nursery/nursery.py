@@ -26,7 +26,7 @@ from muster.supervisors.nursery.supervised_job import say
 from muster.supervisors.nursery.supervised_jobs import SupervisedJobs
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised
-from muster.supervisors.system import descriptors, heap, lock, owner_pipe, scope
+from muster.supervisors.system import descriptors, lock, malloc, owner_pipe, scope
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.system.spare import Spare
 from muster.supervisors.system.subreaper import become_subreaper
@@ -204,7 +204,7 @@ def main() -> int:
             say(trouble)
     os.write(write, b"ok")
     os.close(write)
-    heap.return_buffers()
+    malloc.return_buffers()
     nursery = Nursery(root, listener, at, held, args.owned)
     process.boot_id()
     # Every supervisor shares the present objects: they are complete, and the collector does not touch and so copy them.

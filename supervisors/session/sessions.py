@@ -20,7 +20,7 @@ from muster.supervisors.session.session import Session
 from muster.supervisors.session.session_ends import WITH_RANKS, SessionEnds
 from muster.supervisors.session.session_io import Outlet, SessionDescriptors, open_pipes, open_terminal
 from muster.supervisors.supervision_errors import NotStartable
-from muster.supervisors.system import heap
+from muster.supervisors.system import malloc
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.wire.control import ControlClient, Handler
 from muster.supervisors.wire.frames import MAX_DATA
@@ -235,7 +235,7 @@ class Sessions:
         for outlet in session.outlets.values():
             self._due.pop(outlet, None)
         if not self._all:
-            heap.trim()
+            malloc.trim()
 
     def _forget_oldest(self) -> None:
         """Ended sessions without a client, whose result no client has received."""

@@ -9,7 +9,6 @@ STARTERS = {"to_thread", "run_in_executor", "ThreadPoolExecutor", "Thread"}
 #: Modules that may name them all the same, and why.
 MAY = {
     "threads.py": "the one place",
-    "jobs/job_folder.py": "syncs some files at the same time, in a thread of agent/threads.py",
     "cli": "a command has no event loop",
 }
 

@@ -32,7 +32,7 @@ def test_the_first_watcher_need_not_read_the_journal(tmp_path: Path):
         node.close()
 
 
-def test_a_watcher_that_has_read_elsewhere_is_told_the_size_alone(tmp_path: Path):
+def test_a_watcher_that_has_read_up_to_elsewhere_gets_the_size_alone(tmp_path: Path):
     node = Node(tmp_path)
     try:
         job = node.start("sleep", "1000")
