@@ -34,7 +34,7 @@ MINDSPORE ?= mindspore==2.7.*
 # proto/muster holds links to agent, supervisors and probes.
 CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test test-slow test-all chaos test-system test-ansible test-gpu record-gpu wheelhouse image release check-release test-msrun fuzz lint format proto proto-baseline check-proto docs check-docs docs-test site recordings corpus corpus-acted bench bench-compare bench-growth soak lock clean
+.PHONY: help setup run test test-slow chaos test-system test-ansible test-gpu record-gpu wheelhouse image release check-release test-msrun fuzz lint format proto proto-baseline check-proto docs check-docs docs-test site recordings corpus corpus-acted bench bench-compare bench-growth soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -45,19 +45,15 @@ run: $(READY) $(PROGRAM)  ## the quick start: a daemon and a small job
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/run.sh
 
 # PYTHONDONTWRITEBYTECODE: with it, each daemon of a test compiles all of its modules again.
-test test-slow test-all chaos test-gpu: export PYTHONDONTWRITEBYTECODE :=
+test test-slow chaos test-gpu: export PYTHONDONTWRITEBYTECODE :=
 # Tests fork next to gRPC's threads; its handlers for that are for programs that go on to use it.
-test test-slow test-all chaos test-gpu: export GRPC_ENABLE_FORK_SUPPORT := 0
-# Twice as many workers as cores: most tests wait for processes more than they compute.
-PYTEST_WORKERS ?= $(shell echo $$(( 2 * $$(nproc) )))
-PYTEST = $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist worksteal
-test: $(READY) $(PROGRAM)  ## the tests, but for the slow ones; PYTEST_ARGS="-k name -x" selects
-	@$(PYTEST) --ignore=tests/system --ignore=tests/gpu -m "not slow and not chaos" $(PYTEST_ARGS)
-
-# Most of the slow tests wait: what computes runs beside them, one worker more keeps the cores busy.
-test-all: PYTEST_WORKERS = $(shell echo $$(( 2 * $$(nproc) + 1 )))
-test-all: $(READY) $(PROGRAM)  ## both: in less time than one after the other
-	@$(PYTEST) --ignore=tests/system --ignore=tests/gpu $(PYTEST_ARGS)
+test test-slow chaos test-gpu: export GRPC_ENABLE_FORK_SUPPORT := 0
+# Twice as many workers as cores: most tests wait for processes more than they compute. The slow ones wait still more, so
+# that beside them one worker more keeps the cores busy.
+PYTEST_WORKERS ?= $(shell echo $$(( 2 * $$(nproc) + $(if $(SLOW),1,0) )))
+PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist worksteal
+test: $(READY) $(PROGRAM)  ## the tests, but for the slow ones; SLOW=1: all, as CI; PYTEST_ARGS="-k name -x" selects
+	@$(PYTEST) --ignore=tests/system --ignore=tests/gpu $(if $(SLOW),,-m "not slow and not chaos") $(PYTEST_ARGS)
 
 test-slow: $(READY) $(PROGRAM)  ## tests of more than four seconds, and chaos: MUSTER_CHAOS_POINTS says how many points
 	@$(PYTEST) --ignore=tests/system --ignore=tests/gpu -m "slow or chaos" $(PYTEST_ARGS)
