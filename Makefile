@@ -131,10 +131,10 @@ define venv
 	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
 endef
 
-$(READY): requirements-dev.lock pyproject.toml
+$(READY): requirements-dev.lock pyproject.toml proto/pyproject.toml
 	$(call venv,.venv)
 	$(BIN)/python -m pip install -q --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e ./proto -e .
 	@touch $@
 
 $(PROGRAM): $(PROGRAM).c hatch_build.py | $(READY)
@@ -158,7 +158,7 @@ $(MINDSPORE_READY):
 	@touch $@
 
 # Pins stay unless pyproject.toml rules them out; `make lock LOCK_FLAGS=--upgrade` takes the newest. No registry address gets in.
-COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-package muster-client \
 	--custom-compile-command "make lock" $(LOCK_FLAGS) pyproject.toml
 
 lock: $(READY)  ## write the requirements*.lock files anew
@@ -189,10 +189,10 @@ check-proto: $(PROTO_READY)  ## buf lint, does nothing break clients, and is the
 	cp proto/muster/v1/*_pb2*.py* "$$tmp/old/"; \
 	diff -r "$$tmp/old" "$$tmp/muster/v1" || { echo "make: the generated code is stale; run 'make proto'" >&2; exit 1; }
 
-docs: $(READY)  ## write the generated pages of docs/reference/
+docs: $(READY)  ## write the generated pages of docs/reference/, and the blocking client
 	@$(BIN)/python -m scripts.make_reference
 
-check-docs: $(READY)  ## are the generated pages of docs/reference/ current, and does each link lead somewhere?
+check-docs: $(READY)  ## is what `make docs` writes current, and does each link lead somewhere?
 	@$(BIN)/python -m scripts.make_reference --check
 	@$(BIN)/python -m scripts.check_links
 

@@ -7,9 +7,14 @@ def main() -> None:
     """Runs the command line of this process, and ends it."""
     # The imports make a hundred thousand objects, none of it garbage; `heap.collect` has Python look for some again.
     gc.disable()
-    from muster.agent import daemon_command  # only now: these are the imports
+    try:
+        from muster.agent import daemon_command  # only now: these are the imports
 
-    daemon_command.main()
+        daemon_command.main()
+    except ModuleNotFoundError as error:
+        from muster.agent import missing_client
+
+        missing_client.explain(error)
 
 
 if __name__ == "__main__":
