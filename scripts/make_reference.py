@@ -6,8 +6,12 @@ Usage: python -m scripts.make_reference [--check]
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from scripts.api.calls_page import file_name
+from scripts.api.sequences_page import sequences
+from scripts.api.states_page import PICTURE, job_states, picture
 from scripts.blocking_client import blocking_client
 from scripts.reference_checks import checks
 from scripts.reference_commands import commands
@@ -16,12 +20,16 @@ from scripts.reference_events import events
 from scripts.reference_hang_rule import hang_rule
 from scripts.reference_job_fields import job_fields
 from scripts.reference_metrics import metrics
-from scripts.reference_rpcs import rpcs
+from scripts.reference_rpcs import rpcs, service_page, services
 from scripts.reference_settings import settings
 
 ROOT = Path(__file__).parents[1]
 #: By their place in the repository.
 FILES: dict[str, Callable[[], str]] = {
+    **{f"docs/reference/api/{file_name(each.name)}": partial(service_page, each) for each in services()},
+    "docs/reference/api/job-states.md": job_states,
+    f"docs/reference/api/{PICTURE}": picture,
+    "docs/reference/api/sequences.md": sequences,
     "docs/reference/checks.md": checks,
     "docs/reference/commands.md": commands,
     "docs/reference/errors.md": reasons,

@@ -130,8 +130,8 @@ class Registry(JobTable):
         """Accepts a job: it is on disk when this returns. True: the same job existed before, and this is its entry.
 
         An empty id is replaced by a new one. `workdir_of_caller`: as for `admission.refuse_here`;
-        `asked_by`: as for `decided`. Raises InvalidRequest, JobIdConflict, JournalUnreadable, NoSuchCard, CardBusy,
-        PortInUse, TooMany, NoRoom, ShuttingDown; nothing was started then.
+        `asked_by`: as for `decided`. Raises InvalidRequest, JobIdConflict, JournalUnreadable, NodeDraining,
+        NodeUnhealthy, NoSuchCard, CardBusy, PortInUse, TooMany, NoRoom, ShuttingDown; nothing was started then.
         """
         if not spec.job_id:
             spec = replace(spec, job_id=admission.new_job_id())
