@@ -131,10 +131,10 @@ define venv
 	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
 endef
 
-$(READY): requirements-dev.lock pyproject.toml proto/pyproject.toml
+$(READY): requirements-dev.lock pyproject.toml
 	$(call venv,.venv)
 	$(BIN)/python -m pip install -q --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e ./proto -e .
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(PROGRAM): $(PROGRAM).c hatch_build.py | $(READY)
@@ -158,7 +158,7 @@ $(MINDSPORE_READY):
 	@touch $@
 
 # Pins stay unless pyproject.toml rules them out; `make lock LOCK_FLAGS=--upgrade` takes the newest. No registry address gets in.
-COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-package muster-client \
+COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" $(LOCK_FLAGS) pyproject.toml
 
 lock: $(READY)  ## write the requirements*.lock files anew

@@ -42,9 +42,6 @@ class BuildHook(BuildHookInterface[Any]):
         """Raises ValueError where a checkout has an sdist's file."""
         root = Path(self.root)
         self._put_default_first()
-        own = f"muster-client=={self.metadata.version}"
-        if own not in self.metadata.core.dependencies:
-            raise ValueError(f"the dependencies in {root / 'pyproject.toml'} lack {own}, the client of this version")
         if version == "editable":
             for name in _FOLDERS:  # an sdist has no links
                 with contextlib.suppress(FileExistsError):
@@ -53,7 +50,7 @@ class BuildHook(BuildHookInterface[Any]):
             return
         self._folder = tempfile.TemporaryDirectory()  # gone with this object
         if self.target_name == "wheel":
-            # Not by pyproject.toml: an editable install would get copies, and run them.
+            # Not by pyproject.toml: an editable install would get copies, which go stale.
             places = {name: f"muster/{name}" for name in _FOLDERS} | _MORE
             build_data["force_include"].update({str(root / name): place for name, place in places.items()})
             self._add_program(root, build_data)

@@ -7,14 +7,9 @@ def main() -> None:
     """Runs the command line of this process, and ends it."""
     # The imports make a hundred thousand objects, none of it garbage; `heap.collect` has Python look for some again.
     gc.disable()
-    try:
-        from muster.agent import daemon_command  # only now: these are the imports
+    from muster.agent import daemon_command  # only now: these are the imports
 
-        daemon_command.main()
-    except ModuleNotFoundError as error:
-        from muster.agent import missing_client
-
-        missing_client.explain(error)
+    daemon_command.main()
 
 
 if __name__ == "__main__":

@@ -151,12 +151,10 @@ def _installed(commit: str, folder: Path, stack: contextlib.ExitStack) -> Path:
     stack.callback(_done, ["git", "-C", REPOSITORY, "worktree", "remove", "--force", source])
     pip = [sys.executable, "-m", "pip"]
     quiet = ["-q", "--no-deps", "--disable-pip-version-check"]
-    # The client was a part of the agent once.
-    parts = [part for part in (source / "proto", source) if (part / "pyproject.toml").exists()]
-    _done([*pip, "wheel", *quiet, "--no-build-isolation", "-w", folder, *parts])
+    _done([*pip, "wheel", *quiet, "--no-build-isolation", "-w", folder, source])
     _done([sys.executable, "-m", "venv", "--without-pip", environment])
-    wheels = folder.glob("*.whl")
-    _done([*pip, "--python", environment / "bin" / "python", "install", *quiet, "--no-index", *wheels])
+    [wheel] = folder.glob("*.whl")
+    _done([*pip, "--python", environment / "bin" / "python", "install", *quiet, "--no-index", wheel])
     # Behind its own packages: the editable install of this checkout is a line in a file that is not read from there.
     library = Path(sysconfig.get_path("purelib"))
     own = environment / "lib" / library.parent.name / "site-packages"

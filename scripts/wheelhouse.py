@@ -62,28 +62,24 @@ def main(arguments: list[str] | None = None) -> int:
     shutil.rmtree(given.folder, ignore_errors=True)
     given.folder.mkdir(parents=True)
     wanted = given.folder / "requirements.txt"
-    names = needed(("muster-agent", *(() if given.image else TESTS))) - {"muster-agent", "muster-client"}
+    names = needed(("muster-agent", *(() if given.image else TESTS))) - {"muster-agent"}
     wanted.write_text(locked((ROOT / "requirements-dev.lock").read_text(), names))
     platforms = [f"--platform=manylinux_2_{minor}_{given.machine}" for minor in _GLIBC]
     platforms += [f"--platform=manylinux{old}_{given.machine}" for old in ("2014", "2010", "1")]
     pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     pip += [f"--python-version={given.python}", "--implementation=cp", *platforms, "-d", str(given.folder)]
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(given.folder)]
-    builds = [[*build, str(ROOT / "proto")], [*build, str(ROOT)]]
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(given.folder), str(ROOT)]
     own_pip = f"pip=={importlib.metadata.version('pip')}"
     installer = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(given.folder), own_pip]
     environ = os.environ | {"MUSTER_WHEEL": given.machine}
-    for command in ([*pip, "-r", str(wanted)], *builds, *([installer] if given.image else [])):
+    for command in ([*pip, "-r", str(wanted)], build, *([installer] if given.image else [])):
         if code := subprocess.run(command, check=False, env=environ, stdout=subprocess.DEVNULL).returncode:
             return code
-    own = sorted(given.folder.glob("muster_*.whl"))
+    (own,) = given.folder.glob("muster_agent-*.whl")
     with open(wanted, "a") as file:
-        for each in own:
-            file.write(f"./{each.name} --hash=sha256:{hashlib.sha256(each.read_bytes()).hexdigest()}\n")
+        file.write(f"./{own.name} --hash=sha256:{hashlib.sha256(own.read_bytes()).hexdigest()}\n")
     size = sum(each.stat().st_size for each in given.folder.iterdir())
-    print(
-        f"{given.folder}: {len(names) + len(own)} wheels, {size >> 20} MB, for Python {given.python} on {given.machine}"
-    )
+    print(f"{given.folder}: {len(names) + 1} wheels, {size >> 20} MB, for Python {given.python} on {given.machine}")
     return 0
 
 

@@ -10,11 +10,6 @@ _OBJECTS = 50_000
 def main() -> None:
     """Runs the command line of this process, and ends it."""
     gc.set_threshold(_OBJECTS, 20, 100)
-    try:
-        from muster.agent.cli import main as command  # only now: these are the imports
+    from muster.agent.cli import main as command  # only now: these are the imports
 
-        command.main()
-    except ModuleNotFoundError as error:
-        from muster.agent import missing_client
-
-        missing_client.explain(error)
+    command.main()

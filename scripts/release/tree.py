@@ -86,10 +86,8 @@ def _scripts(entry_points: str) -> dict[str, str]:
 def _node_files(package: Package, into: Path) -> None:
     """Units, man pages and completions, written by the code that is packed."""
     with tempfile.TemporaryDirectory() as folder:
-        for wheel in package.wheels:
-            if wheel.name.startswith("muster_"):
-                with zipfile.ZipFile(wheel) as archive:
-                    archive.extractall(folder)
+        with zipfile.ZipFile(package.own) as archive:
+            archive.extractall(folder)
         subprocess.run(
             [sys.executable, "-P", str(_HERE / "node_files.py"), str(into), f"{HOME}/current/bin"],
             env=os.environ | {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"},

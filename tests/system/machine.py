@@ -34,10 +34,19 @@ def wheels(folder: Path) -> Path:
     subprocess.run(
         [*pip, "download", "--require-hashes", "-r", REPOSITORY / "requirements.lock", "-d", found], check=True
     )
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(found)]
-    for source in (REPOSITORY / "proto", REPOSITORY):
-        subprocess.run([*build, str(source)], check=True, stdout=subprocess.DEVNULL)
+    build(REPOSITORY, found)
     return found
+
+
+def build(source: Path, into: Path) -> Path:
+    """The project's wheel. Returns its path."""
+    before = set(into.glob("muster_agent-*.whl"))
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", into, source],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return (set(into.glob("muster_agent-*.whl")) - before or before).pop()
 
 
 class Machine:

@@ -1,4 +1,4 @@
-"""muster-client: by itself in an environment, and beside muster-agent."""
+"""muster-client: by itself in an environment, and what it shares with muster-agent."""
 
 import re
 import sys
@@ -77,15 +77,16 @@ def pip(venv: Path, *arguments: str | Path) -> None:
     run(*command, *arguments, PIP_CONSTRAINT="", PIP_NO_INDEX="1")
 
 
-def names(wheel: Path) -> set[str]:
+def files(wheel: Path) -> dict[str, bytes]:
+    """Of the import package."""
     with zipfile.ZipFile(wheel) as archive:
-        return {name for name in archive.namelist() if not name.endswith("/")}
+        return {name: archive.read(name) for name in archive.namelist() if name.startswith("muster/")}
 
 
-def lost(venv: Path, wheel: Path) -> set[str]:
-    """Files of a wheel that are not installed."""
+def installed(venv: Path, wheel: Path) -> dict[str, bytes]:
+    """Those files of a wheel that are there."""
     (site,) = venv.glob("lib/python*/site-packages")
-    return {name for name in names(wheel) if not (site / name).is_file()}
+    return {name: (site / name).read_bytes() for name in files(wheel) if (site / name).is_file()}
 
 
 def program(venv: Path, text: str, *arguments: str) -> str:
@@ -103,17 +104,23 @@ def test_it_needs_grpc_and_protobuf_and_nothing_of_the_daemon(
     assert {re.split("[<>=]", line)[0] for line in requires} == {"grpcio", "protobuf"}
 
 
-def test_no_file_is_of_both_and_the_agent_goes_without_the_client(wheels: tuple[Path, Path], venv: Path) -> None:
+def test_the_agent_contains_it(wheels: tuple[Path, Path]) -> None:
+    """Its files are the same bytes, and the agent needs no other distribution of ours."""
+    client, agent = (files(wheel) for wheel in wheels)
+    assert {name.split("/")[1] for name in client} == {"__init__.py", "py.typed", "client", "v1"}
+    assert client == {name: agent[name] for name in client if name in agent}
+    assert not {name for name in agent.keys() - client.keys() if name.startswith(("muster/client/", "muster/v1/"))}
+    with zipfile.ZipFile(wheels[1]) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        assert not re.search("^Requires-Dist: *muster", archive.read(metadata).decode(), re.MULTILINE | re.IGNORECASE)
+
+
+def test_after_one_of_both_is_removed_a_reinstall_mends_the_other(wheels: tuple[Path, Path], venv: Path) -> None:
+    """As docs/guides/clients.md says."""
     client, agent = wheels
-    assert names(client) & names(agent) == set()
-    # `muster` itself is a namespace: it has no __init__.py that one of them could own.
-    assert not {name for name in names(client) | names(agent) if name.startswith("muster/") and name.count("/") == 1}
     pip(venv, "install", "--no-deps", client, agent)
-    asked = "import importlib.metadata as m; print(*m.requires('muster-agent'))"
-    assert f"muster-client=={muster.agent.__version__}" in program(venv, asked)
-    assert lost(venv, client) == lost(venv, agent) == set()
-    pip(venv, "uninstall", "--yes", "muster-agent")
-    assert lost(venv, client) == set()
-    assert program(venv, "import muster.client, muster.v1.job_pb2; print(muster.client.Gang.__name__)") == "Gang"
-    (site,) = venv.glob("lib/python*/site-packages")
-    assert {path.name for path in (site / "muster").iterdir()} == {"client", "v1"}
+    assert (installed(venv, client), installed(venv, agent)) == (files(client), files(agent))
+    pip(venv, "uninstall", "--yes", "muster-client")
+    assert installed(venv, client) == {}
+    pip(venv, "install", "--no-deps", "--force-reinstall", agent)
+    assert installed(venv, agent) == files(agent)

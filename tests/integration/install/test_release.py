@@ -1,6 +1,5 @@
 """What `make release` publishes: the same bytes from the same sources, a true SBOM, notes of the version."""
 
-import itertools
 import json
 import os
 import re
@@ -37,12 +36,12 @@ def sources(into: Path) -> Path:
 
 
 def published(source: Path, into: Path, umask: int) -> dict[str, bytes]:
-    """Wheels, sdists and packages (of muster alone) that are made of a tree."""
+    """Wheels, sdists and packages (of the agent alone) that are made of a tree."""
     before = os.umask(umask)
     try:
-        for place, kind in itertools.product((source, source / "proto"), ("wheel", "sdist")):
+        for place, folder in ((source, into), (source / "proto", into / "client")):
             subprocess.run(
-                [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", into],
+                [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", folder],
                 cwd=place,
                 env=os.environ | {"SOURCE_DATE_EPOCH": str(EPOCH)},
                 check=True,
@@ -55,7 +54,7 @@ def published(source: Path, into: Path, umask: int) -> dict[str, bytes]:
             rpm.build(made, into / "tree", into)
     finally:
         os.umask(before)
-    return {path.name: path.read_bytes() for path in into.iterdir() if path.is_file()}
+    return {path.name: path.read_bytes() for path in (*into.iterdir(), *(into / "client").iterdir()) if path.is_file()}
 
 
 @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb")
@@ -69,7 +68,7 @@ def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
     (made,) = (tmp_path / "dist2").glob("*.deb")
     listed = subprocess.run(["dpkg-deb", "-c", made], check=True, capture_output=True, text=True).stdout.splitlines()
     assert [line for line in listed if not re.match(r"([d-]rw[x-]r-[x-]r-[x-]|lrwxrwxrwx) root/root ", line)] == []
-    for sdist in (tmp_path / "dist2").glob("*.tar.gz"):
+    for sdist in (tmp_path / "dist2").rglob("*.tar.gz"):
         with tarfile.open(sdist) as archive:
             assert {member.mode & 0o777 for member in archive} <= {0o644, 0o755, 0o777}
 
