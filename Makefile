@@ -199,10 +199,10 @@ check-proto: $(PROTO_READY)  ## buf lint, does nothing break clients, and is the
 	cp proto/muster/v1/*_pb2*.py* "$$tmp/old/"; \
 	diff -r "$$tmp/old" "$$tmp/muster/v1" || { echo "make: the generated code is stale; run 'make proto'" >&2; exit 1; }
 
-docs: $(READY)  ## write the generated pages of docs/reference/
+docs: $(READY)  ## write the generated pages of docs/reference/, and the blocking client
 	@$(BIN)/python -m scripts.make_reference
 
-check-docs: $(READY)  ## are the generated pages of docs/reference/ current, and does each link lead somewhere?
+check-docs: $(READY)  ## is what `make docs` writes current, and does each link lead somewhere?
 	@$(BIN)/python -m scripts.make_reference --check
 	@$(BIN)/python -m scripts.check_links
 

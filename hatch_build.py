@@ -23,6 +23,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 _ARCHIVED = "$Format:%h of %cs$"
 _FILE = "agent/build.txt"
 _FOLDERS = ("agent", "supervisors", "probes")
+#: What else a wheel has, and where: `muster service install` takes it from there.
+_MORE = {"systemd": "muster/agent/units"}
 #: Creates the processes of jobs (docs/concepts/creation.md). It is static and has no C library: its build needs a
 #: compiler alone, and one file serves glibc and musl.
 _PROGRAM = "supervisors/launch/creation/muster-spawn"
@@ -48,6 +50,9 @@ class BuildHook(BuildHookInterface[Any]):
             return
         self._folder = tempfile.TemporaryDirectory()  # gone with this object
         if self.target_name == "wheel":
+            # Not by pyproject.toml: an editable install would get copies, which go stale.
+            places = {name: f"muster/{name}" for name in _FOLDERS} | _MORE
+            build_data["force_include"].update({str(root / name): place for name, place in places.items()})
             self._add_program(root, build_data)
         build = _of_git(root)
         if (root / _FILE).exists():

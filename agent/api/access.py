@@ -18,7 +18,7 @@ from muster.agent.api.identity import PeerProcess, Tokens
 from muster.agent.api.own_jobs import EVERYTHING, Reach
 from muster.agent.config.access_settings import AccessTable
 from muster.agent.errors import ApiError, IdentityNeeded, NotAllowed, NotKnown, TokenRefused
-from muster.own_token import HEADER
+from muster.client.own_token import HEADER
 from muster.probes.kernel.dataclass import dataclass
 
 

@@ -133,7 +133,8 @@ class Registry(JobTable):
 
         An empty id is replaced by a new one. `workdir_of_caller`: as for `admission.refuse_here`; `asked_by`: as for
         `decided`; `new_name`: the id was made for this call. Raises InvalidRequest, JobIdConflict, JournalUnreadable,
-        NoSuchCard, CardBusy, PortInUse, TooMany, NoRoom, ShuttingDown; nothing was started then.
+        NodeDraining, NodeUnhealthy, NoSuchCard, CardBusy, PortInUse, TooMany, NoRoom, ShuttingDown; nothing was started
+        then.
         """
         if not spec.job_id:
             spec, new_name = replace(spec, job_id=admission.new_job_id()), True

@@ -1,7 +1,7 @@
 """Builds what is published of this checkout into dist/.
 
-That is wheels, sdist, .deb, .rpm, an SBOM for each pair, SHA256SUMS, and notes.md, of CHANGELOG.md. The time in all of
-them is that of the last commit, or SOURCE_DATE_EPOCH.
+That is wheels and sdists of muster-agent and muster-client, .deb, .rpm, an SBOM for each pair, SHA256SUMS, and
+notes.md, of CHANGELOG.md. The time in all of them is that of the last commit, or SOURCE_DATE_EPOCH.
 
 With --check it builds all of it once more, elsewhere and with another umask, and says what differs from dist/.
 
@@ -54,11 +54,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def build(into: Path, targets: list[tuple[str, str]], release: int) -> None:
     """Fills the folder. `targets`: versions of Python with machines. Raises CalledProcessError, ValueError."""
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(into)]
     for kind in ("sdist", *_WHEELS):
-        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(into)]
-        command += ["--sdist" if kind == "sdist" else "--wheel", str(ROOT)]
         env = os.environ | ({} if kind == "sdist" else {"MUSTER_WHEEL": kind})
-        subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
+        what = ["--sdist" if kind == "sdist" else "--wheel", str(ROOT)]
+        subprocess.run([*command, *what], env=env, check=True, stdout=subprocess.DEVNULL)
+    # The client: its wheel is made of its sdist, so that is whole.
+    subprocess.run([*command, str(ROOT / "proto")], check=True, stdout=subprocess.DEVNULL)
     for python, machine in targets:
         _packages(into, python, machine, release)
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(into.iterdir())}

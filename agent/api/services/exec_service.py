@@ -66,7 +66,7 @@ class ExecService(ExecServiceServicer):
         self, request_iterator: AsyncIterator[exec_pb2.ExecRequest], context: "_Stream"
     ) -> None:
         """See exec.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable, RankNotRunning, SessionNotFound,
-        SupervisorUnreachable."""
+        SupervisorUnreachable, TooManySessions."""
         first = await first_request(context)
         audit.about(job_id=first.attach.job_id or first.start.job_id, session_id=first.attach.session_id)
         if first.WhichOneof("message") == "attach":

@@ -244,7 +244,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         return job_pb2.ReleaseResponse(job=self._message(await self._server.registry.let_begin(request.job_id)))
 
     async def Delete(self, request: job_pb2.DeleteRequest, context: "_Context") -> job_pb2.DeleteResponse:
-        """See job.proto. Raises JobNotFound, JobNotEnded."""
+        """See job.proto. Raises JobNotFound, JobNotEnded, NoRoom."""
         left = await self._server.registry.delete(request.job_id, request.keep_logs, request.force)
         self._messages.forget(request.job_id)
         return job_pb2.DeleteResponse(left=[plain(text) for text in left])

@@ -44,7 +44,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         return node_pb2.GetNodeResponse(node=await self._node())
 
     async def Drain(self, request: node_pb2.DrainRequest, context: "_Context") -> node_pb2.DrainResponse:
-        """See node.proto. Raises InvalidRequest."""
+        """See node.proto. Raises InvalidRequest, NoRoom."""
         reason = request.reason.strip()
         if not reason:
             raise InvalidRequest([Violation("reason", "is empty: give the reason, for the users of the node")])

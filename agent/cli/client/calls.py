@@ -26,12 +26,19 @@ from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.slot_wait import NO_GOOD_TOKEN, SAY_S, SlotWait
 from muster.agent.cli.exits import BadSpec, CallFailed, CommandFailed, Exit, NoDaemon, Why
 from muster.agent.cli.printing import note
-from muster.own_token import OwnToken
+from muster.client.own_token import OwnToken
 from muster.probes.kernel.backoff import Backoff
-from muster.v1 import event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
+from muster.v1 import job_pb2, job_pb2_grpc
 
 if TYPE_CHECKING:
-    from muster.v1 import exec_pb2_grpc, probe_pb2_grpc, telemetry_pb2_grpc
+    from muster.v1 import (
+        event_pb2_grpc,
+        exec_pb2_grpc,
+        log_pb2_grpc,
+        node_pb2_grpc,
+        probe_pb2_grpc,
+        telemetry_pb2_grpc,
+    )
 
 #: Seconds within which a call that waits for nothing must be answered.
 ANSWER_S = 30.0
@@ -64,9 +71,6 @@ class DaemonConnection:
         else:
             self.channel = grpc.insecure_channel(str(address), options=options)
         self.jobs = job_pb2_grpc.JobServiceStub(self.channel)
-        self.logs = log_pb2_grpc.LogServiceStub(self.channel)
-        self.events = event_pb2_grpc.EventServiceStub(self.channel)
-        self.nodes = node_pb2_grpc.NodeServiceStub(self.channel)
         #: Whether a daemon has answered by now: if it disappears after that, it may come back.
         self.met = False
         #: True: a wait prints nothing.
@@ -82,7 +86,28 @@ class DaemonConnection:
         answer."""
         return (*self._claim, *self._token.metadata())
 
-    # Made when they are asked for: every command would pay for the import, and few need them.
+    # Made when they are asked for: every command would pay for the import, and few need more than one.
+
+    @functools.cached_property
+    def logs(self) -> "log_pb2_grpc.LogServiceStub":
+        """The output of jobs."""
+        from muster.v1 import log_pb2_grpc
+
+        return log_pb2_grpc.LogServiceStub(self.channel)
+
+    @functools.cached_property
+    def events(self) -> "event_pb2_grpc.EventServiceStub":
+        """What happens."""
+        from muster.v1 import event_pb2_grpc
+
+        return event_pb2_grpc.EventServiceStub(self.channel)
+
+    @functools.cached_property
+    def nodes(self) -> "node_pb2_grpc.NodeServiceStub":
+        """The node."""
+        from muster.v1 import node_pb2_grpc
+
+        return node_pb2_grpc.NodeServiceStub(self.channel)
 
     @functools.cached_property
     def probes(self) -> "probe_pb2_grpc.ProbeServiceStub":

@@ -1,4 +1,5 @@
-"""A session from here: what is typed goes there, what it writes comes here, over restarts of the daemon.
+"""A session from here: what is typed goes there, what it writes comes here, over restarts of the daemon. What is sent,
+acknowledged and asked for again is the client's rule (exec_state.py there).
 
 This module imports gRPC: import it inside commands only.
 """
@@ -22,8 +23,8 @@ from muster.agent.cli import printing
 from muster.agent.cli.client.calls import DaemonConnection, Patience
 from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon, StdoutFailed
 from muster.agent.cli.terminal import Terminal, Watch
-from muster.probes.kernel.backoff import Backoff
-from muster.supervisors.wire.frames import MAX_DATA, WINDOW
+from muster.client.async_exec import PART_S, opened
+from muster.client.exec_state import MAX_DATA, ExecState
 from muster.v1 import exec_pb2, exec_pb2_grpc
 
 if TYPE_CHECKING:
@@ -34,12 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Bytes of output after which they are acknowledged.
-ACK_BYTES = WINDOW // 4
-#: Seconds for the end of a command whose output nobody reads, and for the end of a stream behind its last message.
-PART_S = 2.0
-#: Seconds for which a call is opened again whose first request could not be written.
-OPEN_S = 3.0
 _CTRL_C = b"\x03"
 
 
@@ -67,28 +62,17 @@ class ExecClient:
     def __init__(self, connection: DaemonConnection, first: exec_pb2.ExecRequest, stdin: bool, keys: bytes) -> None:
         self.terminal = Terminal()
         self._connection = connection
-        self._first = first
+        self.state = ExecState(first)
         self._stdin = stdin
         self._watch = Watch(keys)
-        #: Empty until it has begun. `_tty`: it has a terminal. `_raw`: that is in the place of ours.
-        self._id = ""
-        self._tty = self._raw = False
+        #: The session has a terminal, which is in the place of ours.
+        self._raw = False
         #: The stream that there is at the moment.
         self._call: _Call | None = None
         self._writing = anyio.Lock()
-        # Input that the session does not have begins at the offset `_kept`; up to `_given` it is on its way, and may be
-        # up to `_most`.
-        self._input = bytearray()
-        self._kept = self._given = 0
-        self._most = WINDOW
-        self._all_typed = self._closed = False
         self._changed = Changes()
-        # Output: bytes received of stdout and stderr, and how many of both were acknowledged.
-        self._received = [0, 0]
-        self._acknowledged = 0
-        #: Bytes of it that came while we were away, and were not kept.
-        self._missing = 0
-        self._mute = self._detached = False
+        #: Nobody reads what we write.
+        self._mute = False
         self._code: int | None = None
 
     async def run(self) -> int:
@@ -124,9 +108,9 @@ class ExecClient:
             failure: CommandFailed
             failed: grpc.RpcError | None = None
             try:
-                call = await self._opened(stub)
-                again = bool(self._id)
-                await self._begin(call, (await self._next(call)).started)
+                call = await opened(partial(self._stream, stub), self.state.opening())
+                again = self.state.started is not None
+                self._begin(call, (await self._next(call)).started)
                 slot.over()
                 if again:
                     self._say(f"attached to session {self._id} again")
@@ -162,60 +146,30 @@ class ExecClient:
             except (CallFailed, NoDaemon) as given_up:
                 raise CommandFailed(given_up.message, Exit.MUSTER_FAILED) from None
 
-    async def _opened(self, stub: "_Stub") -> "_Call":
-        """A call whose first request was written. Raises grpc.RpcError.
+    @property
+    def _id(self) -> str:
+        """Empty until it has begun."""
+        return self.state.started.session_id if self.state.started is not None else ""
 
-        A write into a call that the daemon has just refused fails with INTERNAL, which gRPC keeps in place of the
-        daemon's own status. Another call gets that status.
-        """
-        pause = Backoff(0.05, 1.0)
-        until = anyio.current_time() + OPEN_S
-        while True:
-            metadata = await _apart(lambda: self._connection.metadata)
-            call: _Call = stub.Exec(metadata=metadata)
-            try:
-                await call.write(self._request())
-            except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.INTERNAL or anyio.current_time() >= until:
-                    raise
-            else:
-                return call
-            await anyio.sleep(pause.next())
+    async def _stream(self, stub: "_Stub") -> "_Call":
+        return stub.Exec(metadata=await _apart(lambda: self._connection.metadata))
 
-    def _request(self) -> exec_pb2.ExecRequest:
-        if not self._id:
-            return self._first
-        attach = exec_pb2.ExecAttach(
-            job_id=self._first.start.job_id or self._first.attach.job_id,
-            session_id=self._id,
-            stdout_offset=self._received[0],
-            stderr_offset=self._received[1],
-        )
-        return exec_pb2.ExecRequest(attach=attach)
-
-    async def _begin(self, call: "_Call", started: exec_pb2.ExecStarted) -> None:
-        if not self._id:
-            self._id = started.session_id
-            self._kept = started.input_offset
-            self._received = [started.stdout_offset, started.stderr_offset]
-            self._acknowledged = sum(self._received)
-            if self._acknowledged and not started.tty:  # a screen is drawn anew, and needs no more than its last part
-                self._say(f"skipping the first {self._acknowledged} bytes of output: shown before, or no longer stored")
+    def _begin(self, call: "_Call", started: exec_pb2.ExecStarted) -> None:
+        again, missing = self.state.started is not None, self.state.missing
+        self.state.begin(started)
+        if again:
+            self._say_missing(missing)
+        else:
+            # A screen is drawn anew, and needs no more than its last part.
+            if (skipped := started.stdout_offset + started.stderr_offset) and not started.tty:
+                self._say(f"skipping the first {skipped} bytes of output: shown before, or no longer stored")
             self._stdin = self._stdin or (started.tty and self.terminal.there)
-            self._tty = started.tty
             self._raw = started.tty and self.terminal.there
             if self._raw:
                 self.terminal.raw()
-        else:  # somebody else may have had, meanwhile, what we have not, and nothing may come behind it
-            self._skip(0, started.stdout_offset)
-            self._skip(1, started.stderr_offset)
         self._call = call
-        self._forget(started.input_offset)
-        # The supervisor reports next how much of it the command has taken; until then it may be a window less.
-        self._most = max(WINDOW, started.input_offset)
-        self._given, self._closed = self._kept, False
         if self._raw:
-            await self._send(self._window())
+            self.state.order(self._window())
         self._changed.tell()
 
     async def _follow(self, call: "_Call") -> int:
@@ -225,30 +179,30 @@ class ExecClient:
         except StdoutFailed:
             # As if it had written into a closed pipe itself; its end is waited for, if it comes.
             self._mute = True
-            await self._send(exec_pb2.ExecRequest(signal=signal.SIGPIPE))
+            self._order(exec_pb2.ExecRequest(signal=signal.SIGPIPE))
             with anyio.move_on_after(PART_S), contextlib.suppress(_Cut, grpc.RpcError):
                 await self._receive(call)
             raise
 
     async def _receive(self, call: "_Call") -> int:
         while True:
-            answer = await self._next(call)
-            kind = answer.WhichOneof("message")
-            if kind == "output":
-                await self._show(answer.output)
-            elif kind == "input_offset":
-                self._forget(answer.input_offset)
-                self._most = answer.input_offset + WINDOW
-                self._changed.tell()
-            elif kind == "exited":
+            answer, missing = await self._next(call), self.state.missing
+            self.state.receive(answer)
+            self._say_missing(missing)
+            while self.state.arrived:
+                output = self.state.take()
+                if not self._mute:
+                    await _apart(partial(printing.write, output.data, 1 + output.stderr))
+            self._changed.tell()
+            if (exited := self.state.exited) is not None:
                 await self._part(call)
-                if answer.exited.message:
-                    self._say(answer.exited.message)
-                return self._end(answer.exited.exit_code)
-            elif kind == "left":
+                if exited.message:
+                    self._say(exited.message)
+                return self._end(exited.exit_code)
+            if (left := self.state.left) is not None:
                 await self._part(call)
-                self._say(f"{answer.left.message}; {self._goes_on()}")
-                return 0 if self._detached else Exit.MUSTER_FAILED
+                self._say(f"{left.message}; {self._goes_on()}")
+                return 0 if self.state.detached else Exit.MUSTER_FAILED
 
     @staticmethod
     async def _next(call: "_Call") -> exec_pb2.ExecResponse:
@@ -267,86 +221,56 @@ class ExecClient:
             while True:
                 await self._next(call)
 
-    async def _send(self, request: exec_pb2.ExecRequest) -> None:
-        """On the present stream. Without one, or when it breaks, nothing happens: its reader finds out."""
-        call = self._call
-        async with self._writing:
-            if call is None or call is not self._call:
-                return
-            try:
-                await call.write(request)
-            except (grpc.RpcError, asyncio.InvalidStateError):
-                self._call = None
+    async def _feed(self) -> None:
+        """Sends what may be sent, on whichever stream there is. One that breaks is found by its reader."""
+        while True:
+            call = self._call
+            if call is None or self.state.over or (request := self.state.next_request()) is None:
+                await self._changed.next()
+                continue
+            async with self._writing:
+                if call is self._call:
+                    try:
+                        await call.write(request)
+                    except (grpc.RpcError, asyncio.InvalidStateError):
+                        self._call = None
+
+    def _order(self, request: exec_pb2.ExecRequest) -> None:
+        self.state.order(request)
+        self._changed.tell()
 
     # --- input and output ---------------------------------------------------------------------------------------------
 
     async def _type(self, tasks: TaskGroup) -> None:
-        """Reads stdin, as far ahead as a window."""
-        while not self._all_typed:
-            while len(self._input) >= WINDOW:
+        """Reads stdin, as far ahead as there is room."""
+        data = b"first"
+        while data:
+            while not self.state.room:
                 await self._changed.next()
-            data = await _apart(lambda: _read(min(MAX_DATA, WINDOW - len(self._input))))
+            data = await _apart(lambda: _read(min(MAX_DATA, self.state.room)))
             if self._raw and self._call is None and _CTRL_C in data:
                 self._leave(128 + signal.SIGINT, tasks)
-            self._all_typed = not data
             typed, leave = self._watch.feed(data) if self._raw else (data, False)
-            self._input += typed
-            self._changed.tell()
+            self.state.write(typed)
             if leave:
-                self._detached = True
-                await self._send(exec_pb2.ExecRequest(detach=exec_pb2.ExecDetach()))
+                self.state.order(exec_pb2.ExecRequest(detach=exec_pb2.ExecDetach()))
+            self._changed.tell()
+        self.state.close_input()
+        self._changed.tell()
 
-    async def _feed(self) -> None:
-        """Sends what was read, on whichever stream there is."""
-        while True:
-            end = self._kept + len(self._input)
-            if self._call is not None and self._given < min(end, self._most):
-                offset = self._given
-                at, size = offset - self._kept, min(MAX_DATA, self._most - offset)
-                data = bytes(self._input[at : at + size])
-                self._given += len(data)
-                await self._send(exec_pb2.ExecRequest(input=exec_pb2.ExecInput(offset=offset, data=data)))
-            elif self._call is not None and self._all_typed and not self._closed and self._given == end:
-                self._closed = True
-                await self._send(exec_pb2.ExecRequest(input=exec_pb2.ExecInput(offset=end, close=True)))
-            else:
-                await self._changed.next()
-
-    def _forget(self, offset: int) -> None:
-        """The session has the input up to there."""
-        if offset > self._kept:
-            del self._input[: offset - self._kept]
-            self._kept = offset
-            self._given = max(self._given, offset)
-
-    async def _show(self, written: exec_pb2.ExecOutput) -> None:
-        which = int(written.stderr)
-        self._skip(which, written.offset)
-        have = self._received[which]
-        data = written.data[max(0, have - written.offset) :]
-        if data and not self._mute:
-            await _apart(lambda: printing.write(data, 1 + which))
-        self._received[which] = max(have, written.offset + len(written.data))
-        if sum(self._received) - self._acknowledged >= ACK_BYTES:
-            self._acknowledged = sum(self._received)
-            ack = exec_pb2.ExecAck(stdout_offset=self._received[0], stderr_offset=self._received[1])
-            await self._send(exec_pb2.ExecRequest(ack=ack))
-
-    def _skip(self, which: int, offset: int) -> None:
-        """Output goes on at `offset`: what is between was not kept."""
-        missing = offset - self._received[which]
-        if missing > 0:
-            self._received[which] = offset
-            if not self._mute:  # what nobody reads any more was not written, and did not count as received
-                self._missing += missing
-                self._say(f"{missing} bytes of output were lost while no client was attached")
+    def _say_missing(self, before: int) -> None:
+        """Output that was not kept since it was `before` bytes. What nobody reads any more was not written, and did not
+        count as received."""
+        if (missing := self.state.missing - before) and not self._mute:
+            self._say(f"{missing} bytes of output were lost while no client was attached")
 
     def _end(self, code: int) -> int:
         """Our exit code for the command's. A reader of a pipe must not take a part of the output for all of it; a
         screen is drawn anew."""
-        if not self._missing or self._tty:
+        missing, started = self.state.missing, self.state.started
+        if not missing or (started is not None and started.tty):
             return code
-        self._say(f"the command ended with code {code}, but {self._missing} bytes of its output are missing")
+        self._say(f"the command ended with code {code}, but {missing} bytes of its output are missing")
         return Exit.MUSTER_FAILED
 
     # --- signals and words --------------------------------------------------------------------------------------------
@@ -363,14 +287,14 @@ class ExecClient:
                 if number in (signal.SIGWINCH, signal.SIGCONT):
                     if self._raw:
                         self.terminal.raw()
-                        tasks.start_soon(self._send, self._window())
+                        self._order(self._window())
                 elif number == signal.SIGTSTP:
                     self.terminal.restore()
                     os.kill(os.getpid(), signal.SIGSTOP)
                 elif self._call is None or (self._raw and number in (signal.SIGTERM, signal.SIGHUP)):
                     self._leave(128 + number, tasks)
                 else:
-                    tasks.start_soon(self._send, exec_pb2.ExecRequest(signal=number))
+                    self._order(exec_pb2.ExecRequest(signal=number))
 
     def _leave(self, code: int, tasks: TaskGroup) -> None:
         """Ends us and not the session."""
@@ -390,11 +314,11 @@ class ExecClient:
         return exec_pb2.ExecRequest(window=exec_pb2.WindowSize(rows=rows, columns=columns))
 
     def _goes_on(self) -> str:
-        job_id = self._first.start.job_id or self._first.attach.job_id
-        return f"session {self._id} continues: attach to it with `muster exec --attach {self._id} {job_id}`"
+        attach = f"muster exec --attach {self._id} {self.state.job_id}"
+        return f"session {self._id} continues: attach to it with `{attach}`"
 
     def _not_begun(self, failure: CommandFailed) -> CommandFailed:
-        if isinstance(failure, CallFailed) and failure.transient and self._first.HasField("start"):
+        if isinstance(failure, CallFailed) and failure.transient and self.state.first.HasField("start"):
             text = "the command may have started: check with `muster exec --list`"
             return CommandFailed(f"{failure.message}\n{text}", Exit.MUSTER_FAILED)
         return failure

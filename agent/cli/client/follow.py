@@ -1,4 +1,4 @@
-"""Reading output to its end, over restarts of the daemon."""
+"""Reading output to its end, over restarts of the daemon. Where it goes on is the client's rule (places.py there)."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -7,6 +7,7 @@ from muster.agent.cli.client.calls import DaemonConnection, Patience
 from muster.agent.cli.exits import CallFailed, NoDaemon
 from muster.agent.cli.printing import note
 from muster.agent.text import clean
+from muster.client.places import LogPlace, NodeLogPlace
 from muster.v1 import job_pb2, log_pb2
 
 if TYPE_CHECKING:
@@ -39,22 +40,31 @@ def read(
     to it as can be, with the next daemon, for which it looks for PATIENCE_S. Raises CallFailed, NoDaemon, BadSpec and
     what the sink raises.
     """
+    place = LogPlace(request)
 
-    def take(message: log_pb2.ReadLogsResponse) -> bool:
+    def feed(message: log_pb2.ReadLogsResponse, data: bytes) -> None:
         own = f"service {request.service}" if request.HasField("service") else "job"
         source = own if message.job_log else f"rank {message.rank}"
+        known = place.known(message)
+        _feed(sink, source, message, known, place.take_data(message, data))
+
+    def take(message: log_pb2.ReadLogsResponse) -> bool:
+        if message.eof or message.event_cursor:
+            place.take(message)
+            return _event(sink, message)
         if message.in_file and logs is not None:
             for part, data in logs.read(message):
-                _take(request, request, source, part, sink, data)
-            return False
-        return _take(request, request, source, message, sink)
+                feed(part, data)
+        else:
+            feed(message, message.data)
+        return False
 
     def moved(failure: CallFailed) -> bool:
-        place = _moved(request, failure)
-        return place is not None and not take(place)
+        message = place.moved(failure.reason, failure.facts)
+        return message is not None and not take(message)
 
     def stream() -> Iterator[log_pb2.ReadLogsResponse]:
-        return connection.stream(connection.logs.ReadLogs, request)
+        return connection.stream(connection.logs.ReadLogs, place.request)
 
     if logs is None:
         return _patiently(connection, stream, take, sink, moved)
@@ -63,7 +73,7 @@ def read(
     try:
         last = _patiently(connection, stream, take, sink, moved)
     except NotInPlace:
-        request.ClearField("folder")  # the daemon reads the rest, or says what happened to it
+        place.request.ClearField("folder")  # the daemon reads the rest, or says what happened to it
         return _patiently(connection, stream, take, sink, moved)
     # The daemon may have named all of it long ago: the job may have been removed since, and its name given to another.
     found = connection.patiently(connection.jobs.Get, job_pb2.GetRequest(job_id=request.job_id)).job
@@ -82,17 +92,19 @@ def note_missing(last: log_pb2.ReadLogsResponse) -> bool:
 
 def read_node(connection: DaemonConnection, request: log_pb2.ReadNodeLogsRequest, sink: Sink) -> None:
     """As `read`, for all jobs of the node."""
-    places: dict[tuple[str, int], log_pb2.JobPosition] = {}
+    place = NodeLogPlace(request)
 
     def take(message: log_pb2.ReadNodeLogsResponse) -> bool:
         output = message.output
-        key = (message.job_id, message.accepted_at.ToNanoseconds())
-        if message.job_id and key not in places:
-            places[key] = request.positions.add(job_id=message.job_id, accepted_at=message.accepted_at)
+        if output.eof or output.event_cursor:
+            place.take(message)
+            return _event(sink, output)
+        known = place.known(message)
         source = f"{message.job_id}/{'job' if output.job_log else output.rank}"
-        return _take(request, places.get(key), source, output, sink)
+        _feed(sink, source, output, known, place.take_data(message, output.data))
+        return False
 
-    _patiently(connection, lambda: connection.stream(connection.logs.ReadNodeLogs, request), take, sink)
+    _patiently(connection, lambda: connection.stream(connection.logs.ReadNodeLogs, place.request), take, sink)
 
 
 def _patiently(
@@ -128,79 +140,22 @@ def _patiently(
             raise
 
 
-def _take(
-    request: log_pb2.ReadLogsRequest | log_pb2.ReadNodeLogsRequest,
-    place: log_pb2.ReadLogsRequest | log_pb2.JobPosition | None,
-    source: str,
-    message: log_pb2.ReadLogsResponse,
-    sink: Sink,
-    data: bytes | None = None,
-) -> bool:
-    """Feeds what is new in a message, and remembers in request and `place` where to go on. True for the last one.
-    `data`: what the message does not carry."""
-    if message.eof:
-        return True
-    when = message.time.ToNanoseconds() / 1e9
-    if message.event_cursor:
-        if message.data:
-            sink.feed("muster", clean(message.data.decode("utf-8", "replace").rstrip("\n")).encode() + b"\n", when)
-        request.event_cursor = message.event_cursor
-        request.ClearField("tail_lines")  # by now it is known where every file begins; of a job that is new all is read
-        return False
-    assert place is not None  # only an event is nobody's
+def _event(sink: Sink, message: log_pb2.ReadLogsResponse) -> bool:
+    """Feeds the line of an event. True for the last message, which has none."""
+    if message.data and not message.eof:
+        text = clean(message.data.decode("utf-8", "replace").rstrip("\n"))
+        sink.feed("muster", text.encode() + b"\n", message.time.ToNanoseconds() / 1e9)
+    return message.eof
+
+
+def _feed(sink: Sink, source: str, message: log_pb2.ReadLogsResponse, known: int, new: bytes) -> None:
+    """Feeds what is `new` in a message, and says what is missing before it: its file was read up to `known`."""
     if message.truncated:
         whose = "the job's own log" if source == "job" else f"{source}: its log"
         note(f"{whose} was truncated to {message.offset} bytes; continuing there")
         sink.cut(source)
-        _remember(place, message, message.offset)
-    behind = _known(request, place, message)
-    if message.offset > behind:
-        note(f"{source}: bytes {behind} to {message.offset} are no longer stored")
+    elif message.offset > known:
+        note(f"{source}: bytes {known} to {message.offset} are no longer stored")
         sink.cut(source)
-    data = message.data if data is None else data
-    if data := data[max(0, behind - _behind(message) + len(data)) :]:
-        sink.feed(source, data, when)
-    # Only now: if the sink could not take it, nobody has seen these bytes.
-    _remember(place, message, _behind(message))
-    return False
-
-
-def _moved(request: log_pb2.ReadLogsRequest, failure: CallFailed) -> log_pb2.ReadLogsResponse | None:
-    """Where to go on when what comes next was cut off, or removed, while there was no connection; None: it was not."""
-    if failure.reason != "OFFSET_OUT_OF_RANGE":
-        return None
-    try:
-        rank, begin, end = (int(failure.facts[key]) for key in ("rank", "begin", "end"))
-    except (KeyError, ValueError):
-        return None
-    cut = (request.job_offset if rank < 0 else request.offsets[rank]) > end
-    return log_pb2.ReadLogsResponse(rank=max(rank, 0), job_log=rank < 0, offset=end if cut else begin, truncated=cut)
-
-
-def _behind(message: log_pb2.ReadLogsResponse) -> int:
-    """Where the next message of this output begins."""
-    return message.next_offset if message.HasField("next_offset") else message.offset + len(message.data)
-
-
-def _known(
-    request: log_pb2.ReadLogsRequest | log_pb2.ReadNodeLogsRequest,
-    place: log_pb2.ReadLogsRequest | log_pb2.JobPosition,
-    message: log_pb2.ReadLogsResponse,
-) -> int:
-    """How far the file that a message is of was read."""
-    if message.job_log and place.job_offset:
-        return place.job_offset
-    if not message.job_log and message.rank in place.offsets:
-        return place.offsets[message.rank]
-    attempt = isinstance(request, log_pb2.ReadLogsRequest) and request.HasField("attempt")
-    whole = not (attempt or request.HasField("since") or request.HasField("tail_lines"))
-    return 0 if whole else message.offset
-
-
-def _remember(
-    place: log_pb2.ReadLogsRequest | log_pb2.JobPosition, message: log_pb2.ReadLogsResponse, offset: int
-) -> None:
-    if message.job_log:
-        place.job_offset = offset
-    else:
-        place.offsets[message.rank] = offset
+    if new:
+        sink.feed(source, new, message.time.ToNanoseconds() / 1e9)

@@ -1,4 +1,4 @@
-"""The client of one daemon, for asyncio."""
+"""The client of one daemon, for asyncio. blocking_client.py is made of this file: `make docs` after a change."""
 
 import asyncio
 import math
@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -15,7 +15,7 @@ from grpc import aio
 from muster.client import requests
 from muster.client.async_exec import AsyncExec, session
 from muster.client.errors import MusterError
-from muster.client.places import LogPlace, WatchPlace
+from muster.client.places import LogPlace, NodeLogPlace, Streamed, StreamPlace, WatchPlace
 from muster.client.requests import ANSWER_S, SEARCH_S, SLICE_S
 from muster.client.retries import Attempts
 from muster.v1 import event_pb2, exec_pb2, job_pb2, log_pb2, node_pb2
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from muster.v1.job_pb2_grpc import JobServiceAsyncStub
     from muster.v1.log_pb2_grpc import LogServiceAsyncStub
     from muster.v1.node_pb2_grpc import NodeServiceAsyncStub
+    from muster.v1.probe_pb2_grpc import ProbeServiceAsyncStub
+    from muster.v1.telemetry_pb2_grpc import TelemetryServiceAsyncStub
 
 Response = TypeVar("Response")
 
@@ -40,6 +42,8 @@ class Client:
     events: "EventServiceAsyncStub"
     node: "NodeServiceAsyncStub"
     execs: "ExecServiceAsyncStub"
+    probes: "ProbeServiceAsyncStub"
+    telemetry: "TelemetryServiceAsyncStub"
 
     async def call(
         self, method: Callable[..., Awaitable[Response]], request: Message, within_s: float = ANSWER_S
@@ -60,7 +64,8 @@ class Client:
 
     async def get(self, job_id: str, within_s: float = ANSWER_S) -> job_pb2.Job:
         """One job with its ranks."""
-        return (await self.call(self.jobs.Get, job_pb2.GetRequest(job_id=job_id), within_s)).job
+        answer = await self.call(self.jobs.Get, job_pb2.GetRequest(job_id=job_id), within_s)
+        return answer.job
 
     async def list_jobs(
         self,
@@ -118,7 +123,7 @@ class Client:
         """The node: its cards, and whether it is fit."""
         return await self.call(self.node.GetNode, node_pb2.GetNodeRequest(), within_s)
 
-    async def watch(
+    def watch(
         self,
         cursor: str = "",
         job_id: str = "",
@@ -130,50 +135,23 @@ class Client:
         """Events, each once, over restarts of the daemon, and bookmarks: messages without an event. Keep the cursor of
         what you have dealt with, to begin there the next time. Raises CursorLost, MusterError."""
         place = WatchPlace(requests.watch_request(cursor, job_id, from_oldest=from_oldest, follow=follow))
-        attempts = Attempts(place.request, search_s)
-        while True:
-            call = self.events.Watch(place.request)
-            failed: grpc.RpcError | MusterError = MusterError.cut()
-            try:
-                async for message in call:
-                    place.take(message)
-                    yield message
-                    attempts.renew()
-                if place.at_end:
-                    return
-            except grpc.RpcError as error:
-                failed = error
-            finally:
-                call.cancel()
-            await asyncio.sleep(attempts.pause_s(failed))
+        return self._resumed(lambda: self.events.Watch(place.request), place, place.request, search_s)
 
-    async def read_logs(
+    def read_logs(
         self, what: str | log_pb2.ReadLogsRequest, *, follow: bool = False, search_s: float = SEARCH_S
     ) -> AsyncIterator[log_pb2.ReadLogsResponse]:
         """The output of a job (of its id, or as a request says), each byte once, over restarts of the daemon. The last
         message has `eof`, and the verdict of a job that has ended. Raises MusterError."""
         place = LogPlace(requests.log_request(what, follow=follow))
-        attempts = Attempts(place.request, search_s)
-        while True:
-            call = self.logs.ReadLogs(place.request)
-            failed: grpc.RpcError | MusterError = MusterError.cut()
-            moved = None
-            try:
-                async for message in call:
-                    if (new := place.take(message)) is not None:
-                        yield new
-                    attempts.renew()
-                    if message.eof:
-                        return
-            except grpc.RpcError as error:
-                failed = error
-                moved = place.moved(MusterError.of(error))
-            finally:
-                call.cancel()
-            if moved is not None:
-                yield moved
-                continue
-            await asyncio.sleep(attempts.pause_s(failed))
+        return self._resumed(lambda: self.logs.ReadLogs(place.request), place, place.request, search_s)
+
+    def read_node_logs(
+        self, request: log_pb2.ReadNodeLogsRequest | None = None, *, follow: bool = False, search_s: float = SEARCH_S
+    ) -> AsyncIterator[log_pb2.ReadNodeLogsResponse]:
+        """The output of all jobs of the node (or as a request says, which `follow` does not change), each byte once,
+        over restarts of the daemon. Without `follow` the last message has `output.eof`. Raises MusterError."""
+        place = NodeLogPlace(request or log_pb2.ReadNodeLogsRequest(follow=follow))
+        return self._resumed(lambda: self.logs.ReadNodeLogs(place.request), place, place.request, search_s)
 
     def exec(
         self,
@@ -201,3 +179,30 @@ class Client:
         """A session that there is; another client that was attached is detached."""
         attach = exec_pb2.ExecAttach(job_id=job_id, session_id=session_id)
         return session(self.execs, exec_pb2.ExecRequest(attach=attach), search_s)
+
+    async def _resumed(
+        self, stream: Callable[[], Any], place: StreamPlace[Streamed], request: Message, search_s: float
+    ) -> AsyncIterator[Streamed]:
+        """What is new in the messages of a stream that is begun again at its place where it was cut."""
+        attempts = Attempts(request, search_s)
+        while True:
+            call = stream()
+            failed, moved = MusterError.cut(), None
+            try:
+                async for message in call:
+                    if (new := place.take(message)) is not None:
+                        yield new
+                    attempts.renew()
+                    if place.over:
+                        return
+                if place.at_end:
+                    return
+            except grpc.RpcError as error:
+                failed = MusterError.of(error)
+                moved = place.moved(failed.reason, failed.facts)
+            finally:
+                call.cancel()
+            if moved is None:
+                await asyncio.sleep(attempts.pause_s(failed))
+            elif (new := place.take(moved)) is not None:
+                yield new

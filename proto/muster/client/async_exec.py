@@ -1,14 +1,15 @@
 """A command in a rank, for asyncio."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import grpc
 
 from muster.client.errors import MusterError
-from muster.client.exec_state import ExecState
+from muster.client.exec_state import ExecSession
 from muster.client.retries import Attempts
 from muster.v1 import exec_pb2
 
@@ -25,32 +26,17 @@ PART_S = 2.0
 _OPEN_S, _OPEN_PAUSE_S = 3.0, 0.05
 
 
-class AsyncExec:
+class AsyncExec(ExecSession):
     """A running command. Iterate over it for its output; one task may do so while another one writes."""
 
     def __init__(self, stub: "ExecServiceAsyncStub", first: exec_pb2.ExecRequest, search_s: float) -> None:
-        self._stub, self._state, self._search_s = stub, ExecState(first), search_s
+        super().__init__(first)
+        self._stub, self._search_s = stub, search_s
         self._call: _Call | None = None
         #: The read that is under way: a caller who gives up waiting does not end it, and so not the stream.
         self._read: asyncio.Task[object] | None = None
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
         self._changed = asyncio.Event()
-
-    @property
-    def started(self) -> exec_pb2.ExecStarted:
-        """Its session's id, rank and pid."""
-        assert self._state.started is not None  # `session` yields it only then
-        return self._state.started
-
-    @property
-    def exit_code(self) -> int | None:
-        """As a shell sees it; None: it has not ended, or was left."""
-        return self._state.exited.exit_code if self._state.exited is not None else None
-
-    @property
-    def missing(self) -> int:
-        """Bytes of output that were lost while no client was attached."""
-        return self._state.missing
 
     async def __aiter__(self) -> AsyncIterator[exec_pb2.ExecOutput]:
         """Its output until its end. Raises MusterError."""
@@ -68,9 +54,7 @@ class AsyncExec:
         the session."""
         async for _ in self:
             pass
-        if self._state.exited is None:
-            raise MusterError("CANCELLED", "SESSION_LEFT", self._state.left.message if self._state.left else "")
-        return self._state.exited
+        return self._exited()
 
     async def write(self, data: bytes) -> None:
         """Input for the command: returns once it is on its way or in the window. Raises MusterError."""
@@ -112,7 +96,7 @@ class AsyncExec:
         attempts = Attempts(self._state.opening(), self._search_s)
         while True:
             try:
-                call = await self._opened()
+                call = await opened(self._stream, self._state.opening())
                 answer: object = await call.read()
                 if isinstance(answer, exec_pb2.ExecResponse):
                     self._state.begin(answer.started)
@@ -127,11 +111,7 @@ class AsyncExec:
 
     async def close(self) -> None:
         """Ends the stream, and the session that was begun here and has not ended."""
-        begun_here = self._state.first.HasField("start") and self._state.started is not None
-        if begun_here and not self._state.over and not self._state.detached:
-            request = exec_pb2.EndSessionRequest(
-                job_id=self._state.first.start.job_id, session_id=self.started.session_id
-            )
+        if (request := self._unended()) is not None:
             with suppress(grpc.RpcError):
                 await self._stub.EndSession(request, timeout=PART_S)
         if self._call is not None:
@@ -190,23 +170,27 @@ class AsyncExec:
                 except (grpc.RpcError, asyncio.InvalidStateError):
                     return
 
-    async def _opened(self) -> "_Call":
-        """A call whose first request was written. Raises grpc.RpcError.
+    async def _stream(self) -> "_Call":
+        return self._stub.Exec()
 
-        A write into a call that the daemon has just refused fails with INTERNAL, which gRPC keeps in place of the
-        daemon's own status. Another call gets that status."""
-        until = asyncio.get_running_loop().time() + _OPEN_S
-        while True:
-            call: _Call = self._stub.Exec()
-            try:
-                await call.write(self._state.opening())
-            except grpc.RpcError as error:
-                call.cancel()
-                if error.code() is not grpc.StatusCode.INTERNAL or asyncio.get_running_loop().time() >= until:
-                    raise
-            else:
-                return call
-            await asyncio.sleep(_OPEN_PAUSE_S)
+
+async def opened(stream: "Callable[[], Awaitable[_Call]]", first: exec_pb2.ExecRequest) -> "_Call":
+    """A call whose first request was written. Raises grpc.RpcError.
+
+    A write into a call that the daemon has just refused fails with INTERNAL, which gRPC keeps in place of the
+    daemon's own status. Another call gets that status."""
+    until = time.monotonic() + _OPEN_S
+    while True:
+        call = await stream()
+        try:
+            await call.write(first)
+        except grpc.RpcError as error:
+            call.cancel()
+            if error.code() is not grpc.StatusCode.INTERNAL or time.monotonic() >= until:
+                raise
+        else:
+            return call
+        await asyncio.sleep(_OPEN_PAUSE_S)
 
 
 @asynccontextmanager

@@ -1,19 +1,22 @@
-"""The client of one daemon, for programs without an event loop."""
+"""The client of one daemon, for programs without an event loop.
+
+`make docs` writes this file from async_client.py: change that.
+"""
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
 from muster.client import requests
-from muster.client.blocking_exec import BlockingExec, blocking_session
+from muster.client.blocking_exec import BlockingExec, session
 from muster.client.errors import MusterError
-from muster.client.places import LogPlace, WatchPlace
+from muster.client.places import LogPlace, NodeLogPlace, Streamed, StreamPlace, WatchPlace
 from muster.client.requests import ANSWER_S, SEARCH_S, SLICE_S
 from muster.client.retries import Attempts
 from muster.v1 import event_pb2, exec_pb2, job_pb2, log_pb2, node_pb2
@@ -24,14 +27,16 @@ if TYPE_CHECKING:
     from muster.v1.job_pb2_grpc import JobServiceStub
     from muster.v1.log_pb2_grpc import LogServiceStub
     from muster.v1.node_pb2_grpc import NodeServiceStub
+    from muster.v1.probe_pb2_grpc import ProbeServiceStub
+    from muster.v1.telemetry_pb2_grpc import TelemetryServiceStub
 
 Response = TypeVar("Response")
 
 
 @dataclass(frozen=True, slots=True)
 class BlockingClient:
-    """The services of one daemon: its stubs, and calls that block, are repeated where that
-    is safe, and raise MusterError. Any thread may call it."""
+    """The services of one daemon: its stubs, and calls that block, are repeated where that is safe, and
+    raise MusterError. Any thread may make them."""
 
     channel: grpc.Channel
     jobs: "JobServiceStub"
@@ -39,6 +44,8 @@ class BlockingClient:
     events: "EventServiceStub"
     node: "NodeServiceStub"
     execs: "ExecServiceStub"
+    probes: "ProbeServiceStub"
+    telemetry: "TelemetryServiceStub"
 
     def call(self, method: Callable[..., Response], request: Message, within_s: float = ANSWER_S) -> Response:
         """The answer of a stub's method. Repeats the call where retries.py allows it, until `within_s` is over.
@@ -57,7 +64,8 @@ class BlockingClient:
 
     def get(self, job_id: str, within_s: float = ANSWER_S) -> job_pb2.Job:
         """One job with its ranks."""
-        return (self.call(self.jobs.Get, job_pb2.GetRequest(job_id=job_id), within_s)).job
+        answer = self.call(self.jobs.Get, job_pb2.GetRequest(job_id=job_id), within_s)
+        return answer.job
 
     def list_jobs(
         self,
@@ -126,22 +134,7 @@ class BlockingClient:
         """Events, each once, over restarts of the daemon, and bookmarks: messages without an event. Keep the cursor of
         what you have dealt with, to begin there the next time. Raises CursorLost, MusterError."""
         place = WatchPlace(requests.watch_request(cursor, job_id, from_oldest=from_oldest, follow=follow))
-        attempts = Attempts(place.request, search_s)
-        while True:
-            call = self.events.Watch(place.request)
-            failed: grpc.RpcError | MusterError = MusterError.cut()
-            try:
-                for message in call:
-                    place.take(message)
-                    yield message
-                    attempts.renew()
-                if place.at_end:
-                    return
-            except grpc.RpcError as error:
-                failed = error
-            finally:
-                call.cancel()
-            time.sleep(attempts.pause_s(failed))
+        return self._resumed(lambda: self.events.Watch(place.request), place, place.request, search_s)
 
     def read_logs(
         self, what: str | log_pb2.ReadLogsRequest, *, follow: bool = False, search_s: float = SEARCH_S
@@ -149,27 +142,15 @@ class BlockingClient:
         """The output of a job (of its id, or as a request says), each byte once, over restarts of the daemon. The last
         message has `eof`, and the verdict of a job that has ended. Raises MusterError."""
         place = LogPlace(requests.log_request(what, follow=follow))
-        attempts = Attempts(place.request, search_s)
-        while True:
-            call = self.logs.ReadLogs(place.request)
-            failed: grpc.RpcError | MusterError = MusterError.cut()
-            moved = None
-            try:
-                for message in call:
-                    if (new := place.take(message)) is not None:
-                        yield new
-                    attempts.renew()
-                    if message.eof:
-                        return
-            except grpc.RpcError as error:
-                failed = error
-                moved = place.moved(MusterError.of(error))
-            finally:
-                call.cancel()
-            if moved is not None:
-                yield moved
-                continue
-            time.sleep(attempts.pause_s(failed))
+        return self._resumed(lambda: self.logs.ReadLogs(place.request), place, place.request, search_s)
+
+    def read_node_logs(
+        self, request: log_pb2.ReadNodeLogsRequest | None = None, *, follow: bool = False, search_s: float = SEARCH_S
+    ) -> Iterator[log_pb2.ReadNodeLogsResponse]:
+        """The output of all jobs of the node (or as a request says, which `follow` does not change), each byte once,
+        over restarts of the daemon. Without `follow` the last message has `output.eof`. Raises MusterError."""
+        place = NodeLogPlace(request or log_pb2.ReadNodeLogsRequest(follow=follow))
+        return self._resumed(lambda: self.logs.ReadNodeLogs(place.request), place, place.request, search_s)
 
     def exec(
         self,
@@ -189,9 +170,36 @@ class BlockingClient:
         print(command.exit_code)
         """
         first = requests.exec_request(job_id, argv, rank, env, stdin=stdin, tty=tty)
-        return blocking_session(self.execs, first, search_s)
+        return session(self.execs, first, search_s)
 
     def attach(self, job_id: str, session_id: str, search_s: float = SEARCH_S) -> AbstractContextManager[BlockingExec]:
         """A session that there is; another client that was attached is detached."""
         attach = exec_pb2.ExecAttach(job_id=job_id, session_id=session_id)
-        return blocking_session(self.execs, exec_pb2.ExecRequest(attach=attach), search_s)
+        return session(self.execs, exec_pb2.ExecRequest(attach=attach), search_s)
+
+    def _resumed(
+        self, stream: Callable[[], Any], place: StreamPlace[Streamed], request: Message, search_s: float
+    ) -> Iterator[Streamed]:
+        """What is new in the messages of a stream that is begun again at its place where it was cut."""
+        attempts = Attempts(request, search_s)
+        while True:
+            call = stream()
+            failed, moved = MusterError.cut(), None
+            try:
+                for message in call:
+                    if (new := place.take(message)) is not None:
+                        yield new
+                    attempts.renew()
+                    if place.over:
+                        return
+                if place.at_end:
+                    return
+            except grpc.RpcError as error:
+                failed = MusterError.of(error)
+                moved = place.moved(failed.reason, failed.facts)
+            finally:
+                call.cancel()
+            if moved is None:
+                time.sleep(attempts.pause_s(failed))
+            elif (new := place.take(moved)) is not None:
+                yield new

@@ -11,7 +11,7 @@ import grpc
 
 from muster.client.async_exec import PART_S
 from muster.client.errors import MusterError
-from muster.client.exec_state import ExecState
+from muster.client.exec_state import ExecSession
 from muster.client.retries import Attempts
 from muster.v1 import exec_pb2
 
@@ -24,33 +24,18 @@ if TYPE_CHECKING:
 _LOOK_S = 0.5
 
 
-class BlockingExec:
+class BlockingExec(ExecSession):
     """A running command. Iterate over it for its output; one thread may do so while another one writes."""
 
     def __init__(self, stub: "ExecServiceStub", first: exec_pb2.ExecRequest, search_s: float) -> None:
-        self._stub, self._state, self._search_s = stub, ExecState(first), search_s
+        super().__init__(first)
+        self._stub, self._search_s = stub, search_s
         #: The stream that there is at the moment: its answers, and what is to be sent.
         self._call: Any = None
         self._requests: _Requests = queue.SimpleQueue()
         self._reading = threading.Lock()
         #: Guards the state.
         self._changed = threading.Condition()
-
-    @property
-    def started(self) -> exec_pb2.ExecStarted:
-        """Its session's id, rank and pid."""
-        assert self._state.started is not None  # `blocking_session` yields it only then
-        return self._state.started
-
-    @property
-    def exit_code(self) -> int | None:
-        """As a shell sees it; None: it has not ended, or was left."""
-        return self._state.exited.exit_code if self._state.exited is not None else None
-
-    @property
-    def missing(self) -> int:
-        """Bytes of output that were lost while no client was attached."""
-        return self._state.missing
 
     def __iter__(self) -> Iterator[exec_pb2.ExecOutput]:
         """Its output until its end. Raises MusterError."""
@@ -69,9 +54,7 @@ class BlockingExec:
         the session."""
         for _ in self:
             pass
-        if self._state.exited is None:
-            raise MusterError("CANCELLED", "SESSION_LEFT", self._state.left.message if self._state.left else "")
-        return self._state.exited
+        return self._exited()
 
     def write(self, data: bytes) -> None:
         """Input for the command: returns once it is on its way or in the window. Raises MusterError."""
@@ -128,11 +111,7 @@ class BlockingExec:
 
     def close(self) -> None:
         """Ends the stream, and the session that was begun here and has not ended."""
-        begun_here = self._state.first.HasField("start") and self._state.started is not None
-        if begun_here and not self._state.over and not self._state.detached:
-            request = exec_pb2.EndSessionRequest(
-                job_id=self._state.first.start.job_id, session_id=self.started.session_id
-            )
+        if (request := self._unended()) is not None:
             with suppress(grpc.RpcError):
                 self._stub.EndSession(request, timeout=PART_S)
         self._requests.put(None)
@@ -184,7 +163,7 @@ class BlockingExec:
 
 
 @contextmanager
-def blocking_session(stub: "ExecServiceStub", first: exec_pb2.ExecRequest, search_s: float) -> Iterator[BlockingExec]:
+def session(stub: "ExecServiceStub", first: exec_pb2.ExecRequest, search_s: float) -> Iterator[BlockingExec]:
     """For the length of a `with`. Raises MusterError."""
     command = BlockingExec(stub, first, search_s)
     try:

@@ -12,10 +12,18 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from muster import own_token
+from muster.client import own_token
 from muster.client.async_client import Client
 from muster.client.blocking_client import BlockingClient
-from muster.v1 import event_pb2_grpc, exec_pb2_grpc, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
+from muster.v1 import (
+    event_pb2_grpc,
+    exec_pb2_grpc,
+    job_pb2_grpc,
+    log_pb2_grpc,
+    node_pb2_grpc,
+    probe_pb2_grpc,
+    telemetry_pb2_grpc,
+)
 
 _NO_CREDENTIALS = "{}: over TCP a daemon requires a client certificate: give credentials"
 #: A job of 4096 ranks is larger than the 4 MiB that gRPC takes by default. In bytes.
@@ -73,6 +81,8 @@ async def connect(
             event_pb2_grpc.EventServiceStub(channel),
             node_pb2_grpc.NodeServiceStub(channel),
             exec_pb2_grpc.ExecServiceStub(channel),
+            probe_pb2_grpc.ProbeServiceStub(channel),
+            telemetry_pb2_grpc.TelemetryServiceStub(channel),
         )
 
 
@@ -98,6 +108,8 @@ def connect_blocking(
             event_pb2_grpc.EventServiceStub(channel),
             node_pb2_grpc.NodeServiceStub(channel),
             exec_pb2_grpc.ExecServiceStub(channel),
+            probe_pb2_grpc.ProbeServiceStub(channel),
+            telemetry_pb2_grpc.TelemetryServiceStub(channel),
         )
 
 

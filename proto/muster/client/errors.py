@@ -3,9 +3,10 @@
 from typing import NamedTuple, Self
 
 import grpc
-from google.rpc import error_details_pb2, status_pb2
 from grpc import aio
 
+from muster.client import error_details
+from muster.client.error_details import ErrorDetails
 from muster.client.error_reasons import BY_REASON
 
 _DETAILS = "grpc-status-details-bin"
@@ -65,8 +66,11 @@ class MusterError(Exception):
             message = _NO_DAEMON.format(message)
         elif reason == status == "DEADLINE_EXCEEDED":
             message = _LATE
+        details = _details(error)
         kind = _KINDS.get(reason, MusterError)
-        return kind(status, reason, message, violations, facts(error), retry_after(error))
+        made = kind(status, reason, message, violations, details.facts, details.retry_after)
+        made.__cause__ = error
+        return made
 
     @classmethod
     def cut(cls) -> Self:
@@ -89,45 +93,26 @@ _KINDS: dict[str, type[MusterError]] = {"CURSOR_TOO_OLD": CursorLost}
 
 def failure(error: grpc.RpcError) -> Failure:
     """What a failed call says, whether or not it was muster that answered."""
-    status = _status(error)
+    details = _details(error)
     answered = isinstance(error, aio.AioRpcError | grpc.Call)
     reason = error.code().name if answered else "UNKNOWN"
     message = (error.details() or "") if answered else str(error)
-    violations: list[tuple[str, str]] = []
-    if status is not None:
-        info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
-        for detail in status.details:
-            if detail.Unpack(info):
-                reason = info.reason
-            elif detail.Unpack(bad):
-                violations = [(entry.field, entry.description) for entry in bad.field_violations]
-    return Failure(reason, message, violations)
+    return Failure(details.reason or reason, message, list(details.violations))
 
 
 def retry_after(error: grpc.RpcError) -> float | None:
     """Seconds after which the same call may be tried again; None: it would fail again, or the daemon gave no time."""
-    status = _status(error)
-    retry = error_details_pb2.RetryInfo()
-    for detail in status.details if status is not None else ():
-        if detail.Unpack(retry):
-            return retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
-    return None
+    return _details(error).retry_after
 
 
 def facts(error: grpc.RpcError) -> dict[str, str]:
     """What the error tells programs, by name: `oldest` of CURSOR_TOO_OLD, `end` of OFFSET_OUT_OF_RANGE, `job_id`."""
-    status = _status(error)
-    info = error_details_pb2.ErrorInfo()
-    for detail in status.details if status is not None else ():
-        if detail.Unpack(info):
-            return dict(info.metadata)
-    return {}
+    return dict(_details(error).facts)
 
 
-def _status(error: grpc.RpcError) -> status_pb2.Status | None:
-    if not isinstance(error, aio.AioRpcError | grpc.Call):
-        return None
-    for key, value in error.trailing_metadata() or ():
-        if key == _DETAILS and isinstance(value, bytes):
-            return status_pb2.Status.FromString(value)
-    return None
+def _details(error: grpc.RpcError) -> ErrorDetails:
+    if isinstance(error, aio.AioRpcError | grpc.Call):
+        for key, value in error.trailing_metadata() or ():
+            if key == _DETAILS and isinstance(value, bytes):
+                return error_details.parse(value)
+    return ErrorDetails()

@@ -1,6 +1,6 @@
 """A session as the client has it: what was received, what is still to be sent, and how to attach to it again.
 
-Nothing here waits: async_exec.py and blocking_exec.py carry it over a stream.
+Nothing here waits: async_exec.py, blocking_exec.py and `muster exec` carry it over a stream.
 """
 
 from collections import deque
@@ -41,6 +41,11 @@ class ExecState:
         self._size: exec_pb2.WindowSize | None = None
 
     @property
+    def job_id(self) -> str:
+        """The job in which it is."""
+        return self.first.start.job_id or self.first.attach.job_id
+
+    @property
     def over(self) -> bool:
         """Nothing follows."""
         return self.exited is not None or self.left is not None
@@ -55,7 +60,7 @@ class ExecState:
         if self.started is None:
             return self.first
         attach = exec_pb2.ExecAttach(
-            job_id=self.first.start.job_id or self.first.attach.job_id,
+            job_id=self.job_id,
             session_id=self.started.session_id,
             stdout_offset=self._received[0],
             stderr_offset=self._received[1],
@@ -162,3 +167,39 @@ class ExecState:
             del self._input[: offset - self._kept]
             self._kept = offset
             self._given = max(self._given, offset)
+
+
+class ExecSession:
+    """What both kinds of clients say of a session. They iterate over its output, write its input, and wait."""
+
+    def __init__(self, first: exec_pb2.ExecRequest) -> None:
+        self._state = ExecState(first)
+
+    @property
+    def started(self) -> exec_pb2.ExecStarted:
+        """Its session's id, rank and pid."""
+        assert self._state.started is not None  # nobody has the session before
+        return self._state.started
+
+    @property
+    def exit_code(self) -> int | None:
+        """As a shell sees it; None: it has not ended, or was left."""
+        return self._state.exited.exit_code if self._state.exited is not None else None
+
+    @property
+    def missing(self) -> int:
+        """Bytes of output that were lost while no client was attached."""
+        return self._state.missing
+
+    def _exited(self) -> exec_pb2.ExecExited:
+        """How it ended. Raises MusterError where another client took it."""
+        if self._state.exited is None:
+            raise MusterError("CANCELLED", "SESSION_LEFT", self._state.left.message if self._state.left else "")
+        return self._state.exited
+
+    def _unended(self) -> exec_pb2.EndSessionRequest | None:
+        """The request that ends it, if it was begun here and has neither ended nor been left on purpose."""
+        state = self._state
+        if not state.first.HasField("start") or state.started is None or state.over or state.detached:
+            return None
+        return exec_pb2.EndSessionRequest(job_id=state.job_id, session_id=state.started.session_id)

@@ -95,6 +95,6 @@ class Attempts:
         # Not all that wait ask at the same moment.
         pause = max(self._pause_s, error.retry_after or 0.0) * random.uniform(1.0, 1.3)
         if not again or time.monotonic() + pause > self._end:
-            raise error from (failed if failed is not error else None)
+            raise error
         self._pause_s = min(self._pause_s * _GROWTH, _LONGEST_S)
         return pause

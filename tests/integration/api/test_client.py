@@ -47,7 +47,7 @@ class Copied:
 @pytest.mark.slow
 async def test_logs_events_and_a_wait_over_two_kills(daemon: Daemon, tmp_path: Any) -> None:
     done = tmp_path / "done"
-    copied, seen, cursors = Copied(), [], set()
+    copied, of_node, seen, cursors = Copied(), Copied(), [], set()
     async with connect(daemon.address) as muster:
         spec = job_pb2.JobSpec(job_id="j", command=["sh", "-c", PACED, str(done)], ranks=2)
         assert not (await muster.start(spec)).already_existed
@@ -69,14 +69,21 @@ async def test_logs_events_and_a_wait_over_two_kills(daemon: Daemon, tmp_path: A
                 if message.event.kind == "job.ended":
                     return
 
-        waiting = asyncio.create_task(muster.wait("j"))
+        async def read_node() -> None:
+            async for message in muster.read_node_logs(follow=True):
+                if message.job_id and not message.output.job_log:
+                    of_node.take(message.output)
+
+        waiting, node = asyncio.create_task(muster.wait("j")), asyncio.create_task(read_node())
         await asyncio.gather(read(), watch())
         answer = await waiting
+        await asyncio.to_thread(eventually, lambda: of_node.ranks == copied.ranks or node.done())
+        node.cancel()
         assert answer.ended and answer.job.state == job_pb2.JOB_STATE_SUCCEEDED
         # Idempotent, also after the end.
         assert (await muster.start(spec)).already_existed
     job = daemon.get("j")
-    assert copied.ranks == {rank: daemon.output(job, rank) for rank in (0, 1)}
+    assert copied.ranks == of_node.ranks == {rank: daemon.output(job, rank) for rank in (0, 1)}
     assert copied.verdict.summary == job.verdict.summary
     assert [event for event in seen if event.kind] == daemon.event_list("j")[: len(cursors)]
 

@@ -36,13 +36,13 @@ def sources(into: Path) -> Path:
 
 
 def published(source: Path, into: Path, umask: int) -> dict[str, bytes]:
-    """Wheel, sdist and packages (of muster alone) that are made of a tree."""
+    """Wheels, sdists and packages (of the agent alone) that are made of a tree."""
     before = os.umask(umask)
     try:
-        for kind in ("wheel", "sdist"):
+        for place, folder in ((source, into), (source / "proto", into / "client")):
             subprocess.run(
-                [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", into],
-                cwd=source,
+                [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", folder],
+                cwd=place,
                 env=os.environ | {"SOURCE_DATE_EPOCH": str(EPOCH)},
                 check=True,
                 capture_output=True,
@@ -54,7 +54,7 @@ def published(source: Path, into: Path, umask: int) -> dict[str, bytes]:
             rpm.build(made, into / "tree", into)
     finally:
         os.umask(before)
-    return {path.name: path.read_bytes() for path in into.iterdir() if path.is_file()}
+    return {path.name: path.read_bytes() for path in (*into.iterdir(), *(into / "client").iterdir()) if path.is_file()}
 
 
 @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb")
@@ -62,15 +62,15 @@ def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
     """In another folder, at another time, with another umask; and what is in them is for every user."""
     one = published(sources(tmp_path / "one"), tmp_path / "dist", 0o022)
     other = published(sources(tmp_path / "elsewhere/another"), tmp_path / "dist2", 0o077)
-    assert len(one) >= 3
+    assert len(one) >= 5
     assert one.keys() == other.keys()
     assert [name for name in one if one[name] != other[name]] == []
     (made,) = (tmp_path / "dist2").glob("*.deb")
     listed = subprocess.run(["dpkg-deb", "-c", made], check=True, capture_output=True, text=True).stdout.splitlines()
     assert [line for line in listed if not re.match(r"([d-]rw[x-]r-[x-]r-[x-]|lrwxrwxrwx) root/root ", line)] == []
-    (sdist,) = (tmp_path / "dist2").glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        assert {member.mode & 0o777 for member in archive} <= {0o644, 0o755, 0o777}
+    for sdist in (tmp_path / "dist2").rglob("*.tar.gz"):
+        with tarfile.open(sdist) as archive:
+            assert {member.mode & 0o777 for member in archive} <= {0o644, 0o755, 0o777}
 
 
 def test_the_sbom_names_what_is_in_the_package(tmp_path: Path) -> None:

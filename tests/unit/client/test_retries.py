@@ -72,21 +72,3 @@ def test_a_remedy_is_an_order() -> None:
     assert MusterError("FAILED_PRECONDITION", "NODE_DRAINING", "").remedy == "try again elsewhere"
     assert MusterError("UNAVAILABLE", "UNAVAILABLE", "").remedy == "try again, for as long as a restart may take"
     assert NOT_FOUND.remedy == ""
-
-
-def test_a_log_goes_on_where_it_was_read_to() -> None:
-    from muster.client.places import LogPlace
-
-    place = LogPlace(log_pb2.ReadLogsRequest(job_id="x", follow=True))
-    first = log_pb2.ReadLogsResponse(rank=1, offset=0, data=b"0123456789")
-    assert place.take(first) == first
-    again = place.take(log_pb2.ReadLogsResponse(rank=1, offset=6, data=b"6789abc"))
-    assert again is not None and (again.offset, again.data) == (10, b"abc")
-    assert place.take(log_pb2.ReadLogsResponse(rank=1, offset=2, data=b"2345")) is None
-    assert dict(place.request.offsets) == {1: 13}
-    gone = MusterError("OUT_OF_RANGE", "OFFSET_OUT_OF_RANGE", "", facts={"rank": "1", "begin": "40", "end": "90"})
-    moved = place.moved(gone)
-    assert moved is not None and (moved.rank, moved.offset, moved.truncated) == (1, 40, False)
-    cut = MusterError("OUT_OF_RANGE", "OFFSET_OUT_OF_RANGE", "", facts={"rank": "1", "begin": "0", "end": "4"})
-    moved = place.moved(cut)
-    assert moved is not None and (moved.offset, moved.truncated) == (4, True)

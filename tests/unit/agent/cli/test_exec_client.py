@@ -28,7 +28,8 @@ async def test_the_terminal_is_given_back_while_signals_are_handled(monkeypatch:
 
     class Session(exec_client.ExecClient):
         async def over_restarts(self, stub: Any, tasks: TaskGroup) -> int:
-            self._id, self._raw = "session", True
+            self.state.begin(exec_pb2.ExecStarted(session_id="session"))
+            self._raw = True
             self.terminal.raw()
             if end == "failure":
                 raise CommandFailed("it has gone")
@@ -92,6 +93,9 @@ class Call:
         return self._answers.pop(0) if self._answers else None
 
     async def done_writing(self) -> None:
+        pass
+
+    def cancel(self) -> None:
         pass
 
 
