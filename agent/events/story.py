@@ -71,7 +71,7 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
             return "job.accepted", None, message, 0.0, {"ranks": ranks, "by": job.accepted_by}
         case Kind.CHECKING:
             if what := r.get("what"):
-                return "job.waiting", None, f"is waiting for the {what}", 0.0, {}
+                return "job.waiting", None, f"the job waits for the {what}", 0.0, {}
             return "job.checking", None, "muster checks the node", 0.0, {}
         case Kind.PLANNED:
             numbers = ", ".join(str(rank.rank) for rank in job.ranks[:8]) + (", ..." if len(job.ranks) > 8 else "")
@@ -102,7 +102,7 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
         case Kind.EXITED:
             return _exited(job.rank(r["rank"]))
         case Kind.STOPPING:
-            message = "is being ended: " + _CAUSES[StopCause(r["cause"])].format(by=r["by"] or "somebody")
+            message = "the job is being ended: " + _CAUSES[StopCause(r["cause"])].format(by=r["by"] or "somebody")
             message += f": {r['reason']}" if r["reason"] and not message.endswith(r["reason"]) else ""
             return "job.stopping", None, message, took, {"cause": r["cause"], "by": r["by"]}
         case Kind.ENDED:

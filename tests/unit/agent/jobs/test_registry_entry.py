@@ -151,7 +151,7 @@ def test_steps_and_attempts_are_reported_as_events(tmp_path: Path):
         (23, "job.ended", None, 2.0),
     ]
     text = {n: e.message for n, e in told}
-    assert text[1] == "is waiting for the rank table /t"
+    assert text[1] == "the job waits for the rank table /t"
     assert "node 1 of 2, rank 2, 3 of 4" in text[2]
     assert text[8] == "pre_start exited with code 0"
     assert text[12].endswith("not ours")
