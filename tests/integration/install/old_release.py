@@ -58,6 +58,11 @@ class Release:
 class Node(Daemon):
     """A root on which daemons of two releases take turns."""
 
+    def __init__(self, folder: Path, config: str = "") -> None:
+        super().__init__(folder, config)
+        if "[logs]" not in config:  # the last release has no such table
+            self.config.write_text(self.config.read_text().replace("[logs]\nmin_free_percent = 0\n", ""))
+
     def start_old(self, release: Release) -> Daemon:
         self.musterd = release.musterd
         return self.start()

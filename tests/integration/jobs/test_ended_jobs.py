@@ -38,6 +38,7 @@ def copies(daemon: Daemon, model: str, count: int) -> list[str]:
 def ended(daemon: Daemon, job_id: str = "model") -> None:
     daemon.run("sh", "-c", "echo output", job_id=job_id, labels={"name": job_id})
     daemon.wait(job_id)
+    daemon.until_put_away(job_id)
 
 
 def listed(daemon: Daemon) -> set[str]:

@@ -26,6 +26,9 @@ from muster.agent.cli.commands.kube.kube_loop import KubeLoop, KubePace
 from muster.agent.cli.commands.kube.node_api import NodeApi
 from muster.agent.cli.commands.kube.node_marks import KubeMarks
 
+# Older releases of the library call urllib3 in a way that it dislikes.
+pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse.getheader:DeprecationWarning")
+
 SICK = Fitness(NOT_FIT, ("GPU_LOST (card 2): it does not answer",))
 OTHERS = "nvidia.com/gpu=present:NoSchedule"
 OURS = "muster/unfit=GPU_LOST:NoSchedule"

@@ -130,7 +130,7 @@ class FakeRegistry:
     def live(self):
         return sorted(self.jobs.values(), key=lambda e: (e.job.accepted_at, e.job_id), reverse=True)
 
-    async def start(self, spec, by, folder=None, asked_by=""):
+    async def start(self, spec, by, folder=None, asked_by="", new_name=False):
         self.asked.append((spec, by))
         if self.answer is not None:
             await self.answer()
