@@ -82,7 +82,8 @@ class Daemon(ServerContext):
 
 async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None) -> None:
     """All between start and end. `owner_fd`: the pipe of the command that this daemon serves; None: there is none.
-    `begun`: the nursery that is being started. Raises StartupError, alone or in groups."""
+    `begun`: the nursery that is being started. Raises StartupError, alone or in groups: also for an end that nobody
+    asked for."""
     try:
         daemon = await _build(root, config, owner_fd, begun)
         await _load(daemon)
@@ -96,6 +97,8 @@ async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Beg
             await daemon.events.close()
     _log.info("ended")
 
+    if daemon.ending.failure:
+        raise StartupError(daemon.ending.failure)
 
 async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None) -> Daemon:
     """Raises OSError, StartupError."""
@@ -190,13 +193,14 @@ async def _load(daemon: Daemon) -> None:
 async def _run(daemon: Daemon) -> None:
     """Returns when the daemon is to end. Raises StartupError, alone or in groups."""
     async with anyio.create_task_group() as tasks:
+    root = daemon.root
         await tasks.start(_handle_signals, daemon)
         tasks.start_soon(heap.trim)
         tasks.start_soon(daemon.crashes.run)
         tasks.start_soon(daemon.limits.run)
         tasks.start_soon(daemon.own_logs.run)
         tasks.start_soon(daemon.losses.run)
-        tasks.start_soon(PrivateTmps(daemon.root, daemon.health.found).run)
+        tasks.start_soon(PrivateTmps(root, daemon.health.found).run)
         if is_init():
             tasks.start_soon(orphans.reap, daemon.registry)
         await tasks.start(daemon.events.run)
@@ -219,7 +223,8 @@ async def _run(daemon: Daemon) -> None:
             systemd.notify("READY=1")
             if daemon.owner_fd is not None:
                 tasks.start_soon(daemon.ending.end_with_owner, daemon.owner_fd)
-            tasks.start_soon(_feed_watchdog, daemon.events, daemon.root.nursery_socket)
+            tasks.start_soon(daemon.ending.end_without, (root.socket, root.reader_socket, root.identity_socket))
+            tasks.start_soon(_feed_watchdog, daemon.events, root.nursery_socket)
             await daemon.stopping.wait()
             systemd.notify("STOPPING=1")
             daemon.registry.close()

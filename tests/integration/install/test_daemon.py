@@ -47,6 +47,31 @@ def test_a_second_daemon_on_the_same_root_is_refused(daemon: Daemon) -> None:
 
 
 def test_a_socket_path_that_is_too_long(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("removed", ["run folder", "socket"])
+def test_a_daemon_that_cannot_be_reached_any_more_ends_and_the_next_one_takes_over(
+    daemon: Daemon, removed: str
+) -> None:
+    daemon.run("sleep", "3600", job_id="job", ranks=2)
+    ranks = [rank.pid for rank in daemon.until_running("job").ranks]
+    os.kill(daemon.pid, signal.SIGSTOP)  # so that it is still there when the second one starts
+    if removed == "socket":
+        daemon.root.socket.unlink()
+    else:
+        shutil.rmtree(daemon.root.run)
+        second = musterd("--root", str(daemon.folder))
+        assert second.returncode == 1 and f"(pid {daemon.pid}) writes to this state folder" in second.stderr
+        assert f"kill {daemon.pid}" in second.stderr
+    os.kill(daemon.pid, signal.SIGCONT)
+    assert daemon.process is not None and daemon.process.wait(60) == 1
+    assert f"{daemon.root.socket}: was removed while musterd listened there" in daemon.stderr.read_text()
+    daemon.start()
+    assert [rank.pid for rank in daemon.until_running("job").ranks] == ranks
+    daemon.stop("job")
+    kinds = [event.kind for event in daemon.event_list("job")]
+    assert (kinds.count("rank.exited"), kinds.count("job.ended")) == (2, 1), kinds
+
+
     folder = tmp_path / ("x" * 120)
     refused = musterd("--root", str(folder))
     assert refused.returncode == 1 and "107" in refused.stderr and "--root" in refused.stderr
