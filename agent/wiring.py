@@ -12,13 +12,14 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from muster.agent import orphans, threads
+from muster.agent import orphans
 from muster.agent.api.audit import Audit
 from muster.agent.api.own_logs import OwnLogs
 from muster.agent.api.server import serve as serve_api
 from muster.agent.api.services import ServerContext
 from muster.agent.api.slots import Listeners
 from muster.agent.api.tls import Credentials
+from muster.agent.changes import Changes
 from muster.agent.config.live_config import LiveConfig
 from muster.agent.ending import Ending
 from muster.agent.errors import StartupError
@@ -96,9 +97,9 @@ async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Beg
             await daemon.driver.close()
             await daemon.events.close()
     _log.info("ended")
-
     if daemon.ending.failure:
         raise StartupError(daemon.ending.failure)
+
 
 async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None) -> Daemon:
     """Raises OSError, StartupError."""
@@ -192,8 +193,8 @@ async def _load(daemon: Daemon) -> None:
 
 async def _run(daemon: Daemon) -> None:
     """Returns when the daemon is to end. Raises StartupError, alone or in groups."""
-    async with anyio.create_task_group() as tasks:
     root = daemon.root
+    async with anyio.create_task_group() as tasks:
         await tasks.start(_handle_signals, daemon)
         tasks.start_soon(heap.trim)
         tasks.start_soon(daemon.crashes.run)
@@ -240,20 +241,30 @@ async def _open_driver(daemon: Daemon) -> None:
 
 
 async def _handle_signals(daemon: Daemon, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-    ending = daemon.ending
+    ending, asked = daemon.ending, Changes()
     with anyio.open_signal_receiver(*ending.signals()) as signals:
         task_status.started()
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_reload_when_asked, daemon, asked)
             async for number in signals:
                 if ending.is_meant(number):
                     ending.take(number, tasks)
                 else:
-                    await _reload(daemon)
+                    asked.tell()
+
+
+async def _reload_when_asked(daemon: Daemon, asked: Changes) -> None:
+    """One reload after another, beside the signals: a file that hangs must not keep SIGTERM waiting."""
+    seen = 0
+    while True:
+        await asked.beyond(seen)
+        seen = asked.count
+        await _reload(daemon)
 
 
 async def _reload(daemon: Daemon) -> None:
     systemd.notify("RELOADING=1")
-    await threads.run(daemon.config.reload)
+    await daemon.config.reload()
     now = daemon.config.now
     log_setup.configure(now.daemon.log_level, now.daemon.log_format)
     daemon.events.keep_bytes = now.jobs.keep_events_bytes
