@@ -85,7 +85,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
     async def Get(self, request: job_pb2.GetRequest, context: "_Context") -> job_pb2.GetResponse:
         """See job.proto. Raises JobNotFound, JournalUnreadable."""
         entry = await self._server.registry.get(request.job_id)
-        if entry.damaged and not self._server.registry.damaged.living(entry.job_id):
+        if entry.damaged and entry.unread and not self._server.registry.damaged.living(entry.job_id):
             raise JournalUnreadable(request.job_id, entry.damaged)
         message = self._message(entry)
         if message.step in STEPS:
@@ -232,11 +232,12 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         if request.HasField("timeout"):
             timeout = protobuf_times.bounded(request.timeout, "timeout", protobuf_times.MAX_DURATION_S)
         began = anyio.current_time()
-        entry = await self._ended(await self._server.readable(request.job_id), began + timeout)
+        entry = await self._ended(await self._server.registry.get(request.job_id), began + timeout)
         if entry.job.state.final:
             with anyio.CancelScope(deadline=began + timeout):
                 await self._server.registry.wait_explained(entry)
-        return job_pb2.WaitResponse(job=self._message(entry), ended=entry.job.state.final)
+        ended = entry.job.state.final and not (entry.damaged and self._server.registry.damaged.living(entry.job_id))
+        return job_pb2.WaitResponse(job=self._message(entry), ended=ended)
 
     async def Release(self, request: job_pb2.ReleaseRequest, context: "_Context") -> job_pb2.ReleaseResponse:
         """See job.proto. Raises JobNotFound, JournalUnreadable."""
@@ -278,12 +279,16 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         return f"rank {ranks} ({taken[-1].occasion}):\n{groups[0].stack}"
 
     async def _ended(self, entry: Entry, deadline: float) -> Entry:
-        """The entry, once its job has ended or the deadline (of the event loop's clock) is over."""
+        """The entry, once its job has ended or the deadline (of the event loop's clock) is over. A damaged job has
+        ended when nothing of it lives. Raises JournalUnreadable where its record may yet be read."""
         if not entry.job.state.final:
             with anyio.CancelScope(deadline=deadline):
                 entry = await self._server.registry.wait_ended(entry.job_id)
-        if entry.damaged:
+        if entry.damaged and entry.unread:
             raise JournalUnreadable(entry.job_id, entry.damaged)
+        if entry.damaged:
+            with anyio.CancelScope(deadline=deadline):
+                await self._server.registry.damaged.wait_gone(entry.job_id)
         return entry
 
     def _message(self, entry: Entry) -> job_pb2.Job:

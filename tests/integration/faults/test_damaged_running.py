@@ -162,6 +162,35 @@ def test_the_stop_goes_on_with_the_next_daemon(daemon: Daemon) -> None:
     eventually(lambda: not any(map(alive, pids)), 60)
 
 
+def one_line(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"#" * 30 + b"\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spoil", [one_line, garbage])
+def test_what_is_known_of_it_is_told(daemon: Daemon, spoil: Spoil) -> None:
+    """While it runs and after its end; of one whose ranks are not recorded by the names of their files."""
+    daemon.run("sh", "-c", "echo from $RANK; exec sleep 3600", job_id="job", ranks=2)
+    eventually(lambda: all(daemon.output(daemon.get("job"), rank) for rank in (0, 1)))
+    spoil(daemon.root.job("job").journal)
+    restart(daemon)
+    eventually(lambda: shown(daemon).get("living"))
+    for ended in (False, True):
+        logs = daemon.cli("logs", "job")
+        assert logs.returncode == 0 and {"[rank 0] from 0", "[rank 1] from 1"} <= set(logs.stdout.splitlines()), logs
+        status = daemon.cli("status", "job")
+        assert status.returncode == 0 and "LOST" in status.stdout, status
+        assert "`muster logs job`" in " ".join(daemon.cli("why", "job").stdout.split())
+        request = job_pb2.WaitRequest(job_id="job")
+        if not ended:
+            request.timeout.FromMilliseconds(1)
+            assert not daemon.jobs.Wait(request, timeout=60).ended  # its processes live
+            assert stop(daemon).returncode == 0
+    waited = daemon.cli("wait", "job")
+    assert (waited.returncode, waited.stdout) == (125, "job LOST\n"), waited
+
+
 def test_ended_and_damaged_there_is_nothing_to_stop(daemon: Daemon) -> None:
     daemon.run("true", job_id="job")
     daemon.wait("job")
