@@ -27,6 +27,7 @@ from muster.agent.text import plain
 from muster.supervisors.model.spec import MAX_GRACE_S, Violation
 from muster.supervisors.model.staging_progress import STEPS, StagingProgress
 from muster.supervisors.model.states import State
+from muster.supervisors.system.ladder import KILL_WAIT_S
 from muster.v1 import job_pb2, job_pb2_grpc
 
 if TYPE_CHECKING:
@@ -42,9 +43,10 @@ MAX_PAGE_BYTES = 1 << 20
 TURN_RANKS = 200
 #: Jobs of a page that are read from disk in one thread hop.
 JOBS_AT_ONCE = 25
-#: Seconds that a stop may take, over its grace, until the answer says that it has not ended; and seconds until a stop
-#: must be in the journal.
-STOP_MARGIN_S = 30.0
+#: Seconds that a stop may take, over its grace, until the answer says that it has not ended: as long as the supervisor
+#: waits for processes that cannot be killed, and until it has then recorded the end. And seconds until a stop must be
+#: in the journal.
+STOP_MARGIN_S = KILL_WAIT_S + 5.0
 RECORD_S = 30.0
 #: Seconds more for a job whose processes must be found first; and that the record of an end is waited for, once nothing
 #: of the job lives.

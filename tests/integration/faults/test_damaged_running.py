@@ -169,7 +169,7 @@ def one_line(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spoil", [one_line, garbage])
-def test_what_is_known_of_it_is_told(daemon: Daemon, spoil: Spoil) -> None:
+def test_every_command_answers_what_is_known_of_it(daemon: Daemon, spoil: Spoil) -> None:
     """While it runs and after its end; of one whose ranks are not recorded by the names of their files."""
     daemon.run("sh", "-c", "echo from $RANK; exec sleep 3600", job_id="job", ranks=2)
     eventually(lambda: all(daemon.output(daemon.get("job"), rank) for rank in (0, 1)))
