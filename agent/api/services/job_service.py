@@ -238,8 +238,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         if entry.job.state.final:
             with anyio.CancelScope(deadline=began + timeout):
                 await self._server.registry.wait_explained(entry)
-        ended = entry.job.state.final and not (entry.damaged and self._server.registry.damaged.living(entry.job_id))
-        return job_pb2.WaitResponse(job=self._message(entry), ended=ended)
+        return job_pb2.WaitResponse(job=self._message(entry), ended=entry.job.state.final)
 
     async def Release(self, request: job_pb2.ReleaseRequest, context: "_Context") -> job_pb2.ReleaseResponse:
         """See job.proto. Raises JobNotFound, JournalUnreadable."""
@@ -281,16 +280,13 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         return f"rank {ranks} ({taken[-1].occasion}):\n{groups[0].stack}"
 
     async def _ended(self, entry: Entry, deadline: float) -> Entry:
-        """The entry, once its job has ended or the deadline (of the event loop's clock) is over. A damaged job has
-        ended when nothing of it lives. Raises JournalUnreadable where its record may yet be read."""
+        """The entry, once its job has ended or the deadline (of the event loop's clock) is over. Raises
+        JournalUnreadable of a damaged job of which something lives, or whose record may yet be read."""
         if not entry.job.state.final:
             with anyio.CancelScope(deadline=deadline):
                 entry = await self._server.registry.wait_ended(entry.job_id)
-        if entry.damaged and entry.unread:
+        if entry.damaged and (entry.unread or self._server.registry.damaged.living(entry.job_id)):
             raise JournalUnreadable(entry.job_id, entry.damaged)
-        if entry.damaged:
-            with anyio.CancelScope(deadline=deadline):
-                await self._server.registry.damaged.wait_gone(entry.job_id)
         return entry
 
     def _message(self, entry: Entry) -> job_pb2.Job:

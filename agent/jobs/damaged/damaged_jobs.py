@@ -351,11 +351,6 @@ class DamagedJobs:
         """None if no process of it lives."""
         return self._jobs.get(job_id)
 
-    async def wait_gone(self, job_id: str) -> None:
-        """Returns once no process of it lives, or its record can be trusted again."""
-        if (job := self._jobs.get(job_id)) is not None:
-            await job.done.wait()
-
     def living(self, job_id: str) -> list[str]:
         """Its processes: pid and name."""
         return job.shown if (job := self._jobs.get(job_id)) is not None else []
