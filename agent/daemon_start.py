@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,6 +28,9 @@ _NO_TLS_1_2 = "ECDHE-PSK-AES128-CBC-SHA"
 #: Protobuf without its C part: imported by each generated module, and not used. What describes messages: for who asks
 #: the server what it offers; half a MB.
 _UNUSED = ("google.protobuf.internal.python_message", "google.protobuf.descriptor_pb2")
+
+#: Seconds that threads have to end their work before the process ends without them.
+THREADS_S = 5.0
 
 
 def start(
@@ -62,14 +66,13 @@ def start(
         degraded.take_descriptors()
         log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)
         state_folder.prepare(root)
-        with lockfile.held(root.daemon_lock):
+        with lockfile.held(root.daemon_lock), lockfile.state_held(root.state_lock):
             _serve(root, settings, owner_fd, begun)
     except* StartupError as group:
         failure = _first(group)
     if failure is not None:
         click.echo(f"musterd: {failure}", err=True)
-        sys.exit(1)
-    _leave()
+    _leave(0 if failure is None else 1)
 
 
 def _refuse_unusable(config: Config) -> None:
@@ -102,16 +105,17 @@ def _serve(root: Root, settings: LiveConfig, owner_fd: int | None, begun: Begun 
         path.unlink(missing_ok=True)
 
 
-def _leave() -> NoReturn:
-    """Ends the process. At once, as soon as no thread works any more: all is on disk, and Python would take 0.1 s to
-    tear down what the kernel frees anyway."""
+def _leave(code: int) -> NoReturn:
+    """Ends the process. As soon as no thread works any more: all is on disk, and Python would take 0.1 s to tear down
+    what the kernel frees anyway. A thread that hangs in the kernel (a network file system) is not waited for."""
+    until = time.monotonic() + THREADS_S
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def _first(group: ExceptionGroup[StartupError]) -> StartupError:

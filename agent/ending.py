@@ -7,13 +7,15 @@ in it, and with an owner (`muster run --standalone`).
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from muster.agent import threads
 from muster.agent.config.schema import Config
 from muster.agent.errors import ApiError, JobNotFound
 from muster.agent.host import end_signals
@@ -34,6 +36,8 @@ LAST_WORDS_S = 3.0
 #: Seconds between two looks for a job that is being accepted while the daemon ends, and between two tries of a stop.
 _LOOK_S = 0.02
 _AGAIN_S = 1.0
+#: Seconds between two looks at the sockets, and looks in a row without one until the daemon ends.
+SOCKETS_S, SOCKETS_LOOKS = 1.0, 3
 
 _log = structlog.get_logger(__name__)
 
@@ -58,6 +62,8 @@ class Ending:
         self._stopping = stopping
         self._owned = owned
         self._signals = end_signals.EndSignals()
+        #: Why the daemon ends although nobody asked for it; empty: it does not.
+        self.failure = ""
 
     @property
     def stops_jobs(self) -> bool:
@@ -92,6 +98,24 @@ class Ending:
                 break
         _log.info("owner.gone")
         await self._end_jobs(Ask.STOP, owner_pipe.GONE)
+        self._stopping.set()
+
+    async def end_without(self, sockets: Iterable[Path]) -> None:
+        """Ends the daemon once one of these files was removed, which it listens on: gRPC cannot bind the path again, no
+        client can connect, and the next daemon can serve. Where the jobs would end with it, it goes on without."""
+        pool = threads.Pool(1, abandon_on_cancel=True)
+        bound = {path: found for path in sockets if (found := await pool.run(_status, path)) is not None}
+        looks = 0
+        while looks < SOCKETS_LOOKS:
+            await anyio.sleep(SOCKETS_S)
+            gone = await pool.run(_replaced, bound)
+            looks = looks + 1 if gone is not None else 0
+        what = f"{gone}: was removed while musterd listened there, and clients cannot connect any more"
+        if self.stops_jobs:
+            _log.error("sockets.gone", socket=str(gone), text=f"{what}; musterd goes on, since jobs would end with it")
+            return
+        self.failure = f"{what}: musterd ends, and jobs run on; start it again, if the service does not do so by itself"
+        _log.error("sockets.gone", socket=str(gone), text=self.failure)
         self._stopping.set()
 
     async def _end_jobs(self, ask: Ask, reason: str) -> None:
@@ -133,3 +157,24 @@ class Ending:
             except ApiError as error:
                 _log.warning("job.not_stopped", job=job_id, error=str(error))
                 await anyio.sleep(_AGAIN_S)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """None where there is no such file."""
+    try:
+        return os.stat(path, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _replaced(files: dict[Path, os.stat_result]) -> Path | None:
+    """The first of the files that is not there any more, or another one in its place. What cannot be looked at is
+    believed to be there."""
+    for path, before in files.items():
+        try:
+            found = _status(path)
+        except OSError:
+            continue
+        if found is None or not os.path.samestat(found, before):
+            return path
+    return None

@@ -12,13 +12,14 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from muster.agent import orphans, threads
+from muster.agent import orphans
 from muster.agent.api.audit import Audit
 from muster.agent.api.own_logs import OwnLogs
 from muster.agent.api.server import serve as serve_api
 from muster.agent.api.services import ServerContext
 from muster.agent.api.slots import Listeners
 from muster.agent.api.tls import Credentials
+from muster.agent.changes import Changes
 from muster.agent.config.live_config import LiveConfig
 from muster.agent.ending import Ending
 from muster.agent.errors import StartupError
@@ -82,7 +83,8 @@ class Daemon(ServerContext):
 
 async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None) -> None:
     """All between start and end. `owner_fd`: the pipe of the command that this daemon serves; None: there is none.
-    `begun`: the nursery that is being started. Raises StartupError, alone or in groups."""
+    `begun`: the nursery that is being started. Raises StartupError, alone or in groups: also for an end that nobody
+    asked for."""
     try:
         daemon = await _build(root, config, owner_fd, begun)
         await _load(daemon)
@@ -95,6 +97,8 @@ async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Beg
             await daemon.driver.close()
             await daemon.events.close()
     _log.info("ended")
+    if daemon.ending.failure:
+        raise StartupError(daemon.ending.failure)
 
 
 async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None) -> Daemon:
@@ -189,6 +193,7 @@ async def _load(daemon: Daemon) -> None:
 
 async def _run(daemon: Daemon) -> None:
     """Returns when the daemon is to end. Raises StartupError, alone or in groups."""
+    root = daemon.root
     async with anyio.create_task_group() as tasks:
         await tasks.start(_handle_signals, daemon)
         tasks.start_soon(heap.trim)
@@ -196,7 +201,7 @@ async def _run(daemon: Daemon) -> None:
         tasks.start_soon(daemon.limits.run)
         tasks.start_soon(daemon.own_logs.run)
         tasks.start_soon(daemon.losses.run)
-        tasks.start_soon(PrivateTmps(daemon.root, daemon.health.found).run)
+        tasks.start_soon(PrivateTmps(root, daemon.health.found).run)
         if is_init():
             tasks.start_soon(orphans.reap, daemon.registry)
         await tasks.start(daemon.events.run)
@@ -219,7 +224,8 @@ async def _run(daemon: Daemon) -> None:
             systemd.notify("READY=1")
             if daemon.owner_fd is not None:
                 tasks.start_soon(daemon.ending.end_with_owner, daemon.owner_fd)
-            tasks.start_soon(_feed_watchdog, daemon.events, daemon.root.nursery_socket)
+            tasks.start_soon(daemon.ending.end_without, (root.socket, root.reader_socket, root.identity_socket))
+            tasks.start_soon(_feed_watchdog, daemon.events, root.nursery_socket)
             await daemon.stopping.wait()
             systemd.notify("STOPPING=1")
             daemon.registry.close()
@@ -235,20 +241,30 @@ async def _open_driver(daemon: Daemon) -> None:
 
 
 async def _handle_signals(daemon: Daemon, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-    ending = daemon.ending
+    ending, asked = daemon.ending, Changes()
     with anyio.open_signal_receiver(*ending.signals()) as signals:
         task_status.started()
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_reload_when_asked, daemon, asked)
             async for number in signals:
                 if ending.is_meant(number):
                     ending.take(number, tasks)
                 else:
-                    await _reload(daemon)
+                    asked.tell()
+
+
+async def _reload_when_asked(daemon: Daemon, asked: Changes) -> None:
+    """One reload after another, beside the signals: a file that hangs must not keep SIGTERM waiting."""
+    seen = 0
+    while True:
+        await asked.beyond(seen)
+        seen = asked.count
+        await _reload(daemon)
 
 
 async def _reload(daemon: Daemon) -> None:
     systemd.notify("RELOADING=1")
-    await threads.run(daemon.config.reload)
+    await daemon.config.reload()
     now = daemon.config.now
     log_setup.configure(now.daemon.log_level, now.daemon.log_format)
     daemon.events.keep_bytes = now.jobs.keep_events_bytes

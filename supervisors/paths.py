@@ -228,8 +228,13 @@ class Root:
 
     @property
     def daemon_lock(self) -> Path:
-        """Held by the daemon: one per root."""
+        """Held by the daemon: one per run folder."""
         return self.run / "musterd.lock"
+
+    @property
+    def state_lock(self) -> Path:
+        """Held by the daemon, too: one per state folder, also where its run folder was removed under it."""
+        return self.state / "musterd.lock"
 
     @property
     def nursery_name(self) -> str:

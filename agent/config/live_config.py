@@ -4,12 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import structlog
 
+from muster.agent import threads
 from muster.agent.config import loading, schema
 from muster.agent.config.schema import Config
 from muster.agent.errors import StartupError
 from muster.supervisors.paths import Root
+
+#: Seconds that a reload waits for the file: a network file system may hang.
+ANSWER_S = 5.0
 
 _log = structlog.get_logger(__name__)
 
@@ -25,6 +30,7 @@ class LiveConfig:
         self._record, self._refuse = record, refuse
         self._path = path or root.config
         self._named = path is not None
+        self._threads = threads.Pool(abandon_on_cancel=True)
         self.now = self._read()
         #: Why the last reload did not work, for an operator.
         self.trouble = ""
@@ -39,13 +45,18 @@ class LiveConfig:
             "good" if self._path.exists() else "there is no such file: every key has its default"
         )
 
-    def reload(self) -> None:
-        """Reads the file again; a bad one is reported and changes nothing. Blocks."""
-        try:
-            new = self._read()
-        except StartupError as error:
+    async def reload(self) -> None:
+        """Reads the file again; a bad one, or one that does not answer, is reported and changes nothing."""
+        error = f"{self._path}: cannot be read: does not answer within {ANSWER_S:g} s"
+        new = None
+        with anyio.move_on_after(ANSWER_S):
+            try:
+                new = await self._threads.run(self._read)
+            except StartupError as refused:
+                error = str(refused)
+        if new is None:
             self.trouble = f"the configuration was not reloaded, the one before is in force: {error}"
-            _log.error("config.refused", error=str(error))
+            _log.error("config.refused", error=error)
             return
         late = schema.restart_needed(self.now, new)
         self.now, self.trouble = new, ""

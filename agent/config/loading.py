@@ -1,6 +1,8 @@
 """Reads the configuration file, and says what is wrong with it: file, key, value and what is allowed."""
 
 import difflib
+import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +20,7 @@ def load(path: Path, *, own: bool = False) -> Config:
     try:
         if own:
             refuse_others(path)
-        with path.open(encoding="utf-8", newline="") as file:
-            raw = tomllib.loads(file.read())
+        raw = tomllib.loads(_text(path))
     except OSError as error:
         raise StartupError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -32,6 +33,19 @@ def load(path: Path, *, own: bool = False) -> Config:
         return parse(raw)
     except ValueError as error:
         raise StartupError(f"{path}: {error}") from error
+
+
+def _text(path: Path) -> str:
+    """Of a regular file: another one (a FIFO, a terminal) may have nobody who writes, or no end. Raises StartupError,
+    OSError, UnicodeDecodeError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise StartupError(f"{path}: is not a regular file: move it away, or give --config a file")
+        with open(fd, encoding="utf-8", newline="", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(fd)
 
 
 def parse(raw: Mapping[str, object]) -> Config:

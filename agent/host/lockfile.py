@@ -1,4 +1,4 @@
-"""One daemon per root."""
+"""One daemon per root: a lock in the run folder, for its sockets, and one on the state folder, for what it writes."""
 
 import contextlib
 import fcntl
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from muster.agent.errors import StartupError
 from muster.agent.host.state_folder import DEGRADES, OTHER_ROOT
-from muster.supervisors.supervision_errors import remedy
+from muster.supervisors.supervision_errors import AlreadySupervised, Untrusted, explain, remedy
+from muster.supervisors.system import lock
 
 
 @contextmanager
@@ -27,6 +28,34 @@ def held(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+@contextmanager
+def state_held(path: Path) -> Iterator[None]:
+    """Holds the state folder that `path` is in, as long as the context lives. It outlives the run folder, which anybody
+    who cleans up may remove with the lock in it; two daemons would write over each other's events.
+
+    Raises StartupError where another process has it, naming that process.
+    """
+    try:
+        kept = lock.take(path, path.parent)
+    except AlreadySupervised:
+        with contextlib.suppress(OSError):
+            if pid := lock.holder(path):
+                raise StartupError(
+                    f"{path.parent}: another musterd (pid {pid}) writes to this state folder: end it first "
+                    f"(`kill {pid}`; jobs run on), or choose another --root"
+                ) from None
+        raise StartupError(
+            f"{path.parent}: another musterd (an unknown pid; in another container?) writes to this state folder: end "
+            "it first, or choose another --root"
+        ) from None
+    except Untrusted as error:
+        raise StartupError(str(error)) from None
+    except OSError as error:
+        raise StartupError(f"{path}: the lock cannot be taken: {explain(error)}") from error
+    with contextlib.closing(kept):
+        yield
 
 
 def _opened(path: Path) -> int:

@@ -110,6 +110,19 @@ def owner(entry: Entry) -> KnownJob:
     return KnownJob(entry.job_id, entry.job.node_rank, ranks, tuple(folders))
 
 
+def ranks_by_name(folder: Path, job_id: str) -> list[tuple[int, int]]:
+    """Rank and device of each rank whose output lies in the log folder: of a job of which nothing else is known. Raises
+    OSError."""
+    with os.scandir(folder) as entries:
+        names = [parsed(entry.name) for entry in entries if entry.name.startswith(f"{job_id}-")]
+    logs = {
+        name.log: name.rank
+        for name in names
+        if name is not None and name.rank is not None and (name.job_id, name.kind, name.aside) == (job_id, "output", "")
+    }
+    return sorted((rank, int(log.rpartition("-device-")[2].removesuffix(".txt"))) for log, rank in logs.items())
+
+
 @dataclass(slots=True)
 class Files:
     """Log files of one job; `aside` as in Name. `bytes`: the disk space of all; `changed` in seconds since the epoch.

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from muster.agent import protobuf_times, threads
 from muster.agent.errors import InvalidRequest
+from muster.agent.jobs import log_ownership
 from muster.agent.jobs.entry import Entry
 from muster.agent.logs import line_filter, log_reading
 from muster.agent.logs.line_filter import LineFilter
 from muster.agent.logs.line_search import Search
 from muster.agent.logs.log_events import EventLines
 from muster.supervisors.model.job_logs import logs_of
+from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.model.states import JOB, SERVICE
 from muster.supervisors.paths import Root
@@ -56,19 +58,30 @@ class Span:
         return await self._threads.run(_cut, files, sizes, self.until)
 
 
-def files_of(root: Root, entry: Entry) -> list[log_reading.RankLogFile]:
-    """The job's own log, then those of its ranks."""
-    found = [file for file in _all_files(root, entry) if file.rank > SERVICE]
+async def known_logs(root: Root, entry: Entry) -> Job:
+    """The job whose logs there are. Of a damaged one that is what its record says up to the damage, or else the names
+    in the log folder: the output is whole whatever became of the record."""
+    if not entry.damaged:
+        return entry.job
+    if entry.known is not None and entry.known.ranks:
+        return entry.known
+    named = await threads.run(log_ownership.ranks_by_name, root.log, entry.job_id)
+    return Job(ranks=[Rank(number, at, device) for at, (number, device) in enumerate(named)])
+
+
+def files_of(root: Root, entry: Entry, job: Job | None = None) -> list[log_reading.RankLogFile]:
+    """The job's own log, then those of its ranks. `job`: as from `known_logs`, where it may be a damaged one."""
+    found = [file for file in _all_files(root, entry, job) if file.rank > SERVICE]
     return found[-1:] + found[:-1]
 
 
-def files_of_services(root: Root, entry: Entry) -> list[log_reading.RankLogFile]:
+def files_of_services(root: Root, entry: Entry, job: Job | None = None) -> list[log_reading.RankLogFile]:
     """The logs of the job's services, in the order of these."""
-    return [file for file in _all_files(root, entry) if file.rank <= SERVICE]
+    return [file for file in _all_files(root, entry, job) if file.rank <= SERVICE]
 
 
-def _all_files(root: Root, entry: Entry) -> list[log_reading.RankLogFile]:
-    logs = logs_of(root, entry.job_id, entry.job)
+def _all_files(root: Root, entry: Entry, job: Job | None) -> list[log_reading.RankLogFile]:
+    logs = logs_of(root, entry.job_id, job or entry.job)
     return [log_reading.RankLogFile(log.number, log.path, log.index) for log in logs]
 
 

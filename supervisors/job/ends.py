@@ -192,6 +192,9 @@ class Ends:
         outcome = verdict.outcome(self._ledger.job, rank.rank, status, unborn=entry is not None)
         if outcome is Outcome.SIGNALLED and status is not None and os.WTERMSIG(status) == signal.SIGKILL:
             outcome, detail = self._who_killed(rank)
+        limit = 0
+        if outcome in (Outcome.EXITED, Outcome.SIGNALLED) and status and not detail:
+            limit, detail = self._memory_below()
         record: dict[str, object] = {
             "kind": Kind.EXITED,
             "rank": rank.rank,
@@ -200,6 +203,8 @@ class Ends:
             "usage": process.usage(rank.pid) if status is not None else {},
             "detail": detail,
         }
+        if limit:
+            record["memory_limit"] = limit
         return record | ({"found_by": os.getpid()} if rank.rank in self._found else {})
 
     def _who_killed(self, rank: Rank) -> tuple[Outcome, str]:
@@ -213,14 +218,30 @@ class Ends:
                 how = f"the kernel killed it: out of memory ({victims[rank.pid]})"
                 return Outcome.OUT_OF_MEMORY, how + self._of_limit()
             return Outcome.SIGNALLED, oom.NOT_THE_KERNEL
-        counted = sum(r.outcome is Outcome.OUT_OF_MEMORY for r in job.ranks)
-        if job.memory_cgroup and oom.kills(job.memory_cgroup) - job.oom_kills > counted:
+        if self._killed_others():
             how = "the kernel killed a process of the job: out of memory"
             return Outcome.OUT_OF_MEMORY, how + self._of_limit()
         return (
             Outcome.SIGNALLED,
             "muster did not send it; the kernel may have run out of memory, but its log cannot be read",
         )
+
+    def _killed_others(self) -> bool:
+        """Whether the kernel has killed more processes of the job in this attempt than are known to be ranks."""
+        job = self._ledger.job
+        counted = sum(r.outcome is Outcome.OUT_OF_MEMORY for r in job.ranks)
+        return bool(job.memory_cgroup) and oom.kills(job.memory_cgroup) - job.oom_kills > counted
+
+    def _memory_below(self) -> tuple[int, str]:
+        """The job's memory limit, and what the kernel did, where it killed a process that is no rank because the limit
+        had been reached: its parent then ends with an exit code that does not tell. 0 where it did not."""
+        job = self._ledger.job
+        limit = oom.limit_reached(job.memory_cgroup) if self._killed_others() else 0
+        if not limit:
+            return 0, ""
+        since = min(r.start for r in job.processes()) / process.TICKS_PER_S
+        who = oom.killed_at_limit(job.memory_cgroup, since)
+        return (limit, f"out of memory: the kernel killed {who} of the job{self._of_limit()}") if who else (0, "")
 
     def _of_limit(self) -> str:
         limit = oom.limit_reached(self._ledger.job.memory_cgroup)

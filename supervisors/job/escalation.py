@@ -187,8 +187,8 @@ class Escalation:
             return  # they have ended, which only cannot be written yet
         for s in left:
             self._context.warn(
-                f"process {s.pid} ({s.comm}) cannot be killed: still in state {s.state} {KILL_WAIT_S:.0f} s after "
-                f"SIGKILL; it may still hold a card. `cat /proc/{s.pid}/stack` shows where it waits"
+                f"process {s.pid} ({s.comm}) could not be killed: it was in state {s.state} {KILL_WAIT_S:.0f} s after "
+                f"SIGKILL; while it exists it may hold a card, and `cat /proc/{s.pid}/stack` shows where it waits"
             )
         self._ends.lose([r for r in self._context.job.processes() if r.outcome is None], "it cannot be killed")
         self._remains.stuck = True

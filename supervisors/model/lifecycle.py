@@ -51,6 +51,9 @@ class Rank:
     cpus: str = ""
     #: Pid of the supervisor that took the job over and found it ended: the order among these is not known. 0: known.
     found_by: int = 0
+    #: The job's memory limit in bytes, where the kernel killed a process below this one because the job had reached it;
+    #: `detail` names the process. 0: it did not.
+    memory_limit: int = 0
 
 
 @dataclass(slots=True)

@@ -224,10 +224,11 @@ def _running(job: Job, r: Record) -> None:
 
 
 def _exited(job: Job, r: Record) -> None:
-    """rank, outcome, status (wait(2)'s, or null), usage{}, detail; found_by: see lifecycle.Rank."""
+    """rank, outcome, status (wait(2)'s, or null), usage{}, detail; found_by, memory_limit: see lifecycle.Rank."""
     rank = job.rank(r["rank"])
     rank.outcome, rank.status, rank.ended_at = Outcome(r["outcome"]), r["status"], r["t"]
     rank.detail, rank.found_by = r.get("detail", ""), r.get("found_by", 0)
+    rank.memory_limit = r.get("memory_limit", 0)
     rank.usage = Usage(**_known(Usage, r.get("usage", {})))
     if rank is job.step:
         if rank.outcome is Outcome.EXITED and rank.status == 0:

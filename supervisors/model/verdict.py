@@ -218,7 +218,7 @@ def recommend(job: Job, first: Rank, fault: str) -> tuple[str, str]:
         return "FAIL", "the command cannot be executed as given"
     if first.outcome is Outcome.HUNG:
         return _AFTER_HANG
-    if first.outcome is Outcome.OUT_OF_MEMORY:
+    if first.outcome is Outcome.OUT_OF_MEMORY or first.memory_limit:
         return "FAIL", "the job needs more memory than it may use, and a retry would fail again"
     if first.outcome is Outcome.SIGNALLED and first.status is not None and os.WTERMSIG(first.status) in _FROM_OUTSIDE:
         return "RETRY_HERE", "a signal from outside the job ended it, and no fault of the job or the node is known"

@@ -14,6 +14,10 @@ from muster.probes.kernel import process
 #: "Out of memory: Killed process 4711 (python) ...", "Memory cgroup out of memory: ..." and, with
 #: vm.oom_kill_allocating_task, "Out of memory (oom_kill_allocating_task): ...". A name may hold a parenthesis.
 _KILLED = re.compile(r"ut of memory(?: \(\w+\))?: Killed process ([0-9]+) \((.*?)\)(?:[ ,]|$)", re.MULTILINE)
+#: The line before it (Linux 5.0), which tells whose limit was reached.
+_LIMITED = re.compile(r"^oom-kill:constraint=CONSTRAINT_MEMCG,.*,oom_memcg=(.*),task_memcg=.*,task=(.*),pid=([0-9]+),")
+#: Seconds for which a process that was killed may be why another one ends: the timeouts of NCCL and gloo.
+_LATER_S = 600.0
 #: Of a rank whose SIGKILL was somebody else's.
 NOT_THE_KERNEL = "neither muster nor the kernel's OOM killer sent it"
 _NUMBER = re.compile(r"[0-9]+")
@@ -61,15 +65,41 @@ def victims(since: float) -> dict[int, str] | None:
 
     None where the log may not be read, or names processes by other numbers than we know them by.
     """
+    records = _records()
+    if records is None:
+        return None
+    found: dict[int, str] = {}
+    for record in records:
+        found |= parse(record, _oldest(since))
+    return found
+
+
+def killed_at_limit(cgroup: str, since: float) -> str | None:
+    """The process that the kernel killed last since `since` (seconds of CLOCK_BOOTTIME) because this cgroup (path) had
+    reached its limit: "python (pid 4711)"; "a process" where its log does not tell. None where that is too long ago to
+    be why something ends now."""
+    recent = max(since, time.clock_gettime(time.CLOCK_BOOTTIME) - _LATER_S)
+    records = _records() or ()
+    found = [who for record in records if (who := parse_limited(record, _oldest(since), cgroup))]
+    if not found:
+        return "a process"
+    return found[-1] if any(parse_limited(record, _oldest(recent), cgroup) for record in records) else None
+
+
+def _oldest(since: float) -> float:
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - since + _SLACK_S
+    return time.clock_gettime(time.CLOCK_MONOTONIC) - age
+
+
+def _records() -> list[str] | None:
+    """What the kernel's log has about processes that were killed; None as for `victims`."""
     if not process.pids_are_the_kernels():
         return None
     try:
         fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - since + _SLACK_S
-    oldest = time.clock_gettime(time.CLOCK_MONOTONIC) - age
-    found: dict[int, str] = {}
+    found = []
     try:
         for _ in range(_MAX_RECORDS):
             try:
@@ -80,18 +110,31 @@ def victims(since: float) -> dict[int, str] | None:
                 break
             if not record:
                 break
-            found |= parse(record.decode("utf-8", "replace"), oldest)
+            if b"ut of memory" in record or b"oom-kill:" in record:
+                found.append(record.decode("utf-8", "replace"))
     finally:
         os.close(fd)
     return found
 
 
 def parse(record: str, oldest: float) -> dict[int, str]:
-    """The process of one record of /dev/kmsg, "priority,number,microseconds,flags;text", that is not older than
-    `oldest` (seconds of CLOCK_MONOTONIC)."""
+    """The process of one record of /dev/kmsg that is not older than `oldest` (seconds of CLOCK_MONOTONIC)."""
+    match = _KILLED.search(_text(record, oldest))
+    return {int(match[1]): match[2]} if match is not None else {}
+
+
+def parse_limited(record: str, oldest: float, cgroup: str) -> str:
+    """As `parse`, "name (pid N)", of a process that was killed because this cgroup (path) had reached its limit. The
+    log has the cgroup as the host sees it, so only the name is compared. Empty for any other record."""
+    match = _LIMITED.search(_text(record, oldest))
+    here = match is not None and os.path.basename(cgroup) == os.path.basename(match[1])
+    return f"{match[2]} (pid {match[3]})" if match is not None and here else ""
+
+
+def _text(record: str, oldest: float) -> str:
+    """Of "priority,number,microseconds,flags;text"; empty for another one, or an older one."""
     head, _, text = record.partition(";")
     fields = head.split(",")
-    match = _KILLED.search(text)
-    if match is None or len(fields) < 3 or not _NUMBER.fullmatch(fields[2]) or int(fields[2]) / 1e6 < oldest:
-        return {}
-    return {int(match[1]): match[2]}
+    if len(fields) < 3 or not _NUMBER.fullmatch(fields[2]) or int(fields[2]) / 1e6 < oldest:
+        return ""
+    return text

@@ -27,6 +27,7 @@ from muster.agent.text import plain
 from muster.supervisors.model.spec import MAX_GRACE_S, Violation
 from muster.supervisors.model.staging_progress import STEPS, StagingProgress
 from muster.supervisors.model.states import State
+from muster.supervisors.system.ladder import KILL_WAIT_S
 from muster.v1 import job_pb2, job_pb2_grpc
 
 if TYPE_CHECKING:
@@ -42,9 +43,10 @@ MAX_PAGE_BYTES = 1 << 20
 TURN_RANKS = 200
 #: Jobs of a page that are read from disk in one thread hop.
 JOBS_AT_ONCE = 25
-#: Seconds that a stop may take, over its grace, until the answer says that it has not ended; and seconds until a stop
-#: must be in the journal.
-STOP_MARGIN_S = 30.0
+#: Seconds that a stop may take, over its grace, until the answer says that it has not ended: as long as the supervisor
+#: waits for processes that cannot be killed, and until it has then recorded the end. And seconds until a stop must be
+#: in the journal.
+STOP_MARGIN_S = KILL_WAIT_S + 5.0
 RECORD_S = 30.0
 #: Seconds more for a job whose processes must be found first; and that the record of an end is waited for, once nothing
 #: of the job lives.
@@ -85,7 +87,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
     async def Get(self, request: job_pb2.GetRequest, context: "_Context") -> job_pb2.GetResponse:
         """See job.proto. Raises JobNotFound, JournalUnreadable."""
         entry = await self._server.registry.get(request.job_id)
-        if entry.damaged and not self._server.registry.damaged.living(entry.job_id):
+        if entry.damaged and entry.unread and not self._server.registry.damaged.living(entry.job_id):
             raise JournalUnreadable(request.job_id, entry.damaged)
         message = self._message(entry)
         if message.step in STEPS:
@@ -232,7 +234,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         if request.HasField("timeout"):
             timeout = protobuf_times.bounded(request.timeout, "timeout", protobuf_times.MAX_DURATION_S)
         began = anyio.current_time()
-        entry = await self._ended(await self._server.readable(request.job_id), began + timeout)
+        entry = await self._ended(await self._server.registry.get(request.job_id), began + timeout)
         if entry.job.state.final:
             with anyio.CancelScope(deadline=began + timeout):
                 await self._server.registry.wait_explained(entry)
@@ -278,11 +280,12 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         return f"rank {ranks} ({taken[-1].occasion}):\n{groups[0].stack}"
 
     async def _ended(self, entry: Entry, deadline: float) -> Entry:
-        """The entry, once its job has ended or the deadline (of the event loop's clock) is over."""
+        """The entry, once its job has ended or the deadline (of the event loop's clock) is over. Raises
+        JournalUnreadable of a damaged job of which something lives, or whose record may yet be read."""
         if not entry.job.state.final:
             with anyio.CancelScope(deadline=deadline):
                 entry = await self._server.registry.wait_ended(entry.job_id)
-        if entry.damaged:
+        if entry.damaged and (entry.unread or self._server.registry.damaged.living(entry.job_id)):
             raise JournalUnreadable(entry.job_id, entry.damaged)
         return entry
 

@@ -12,9 +12,19 @@ from muster.agent.jobs.entry import Entry, no_such_rank
 from muster.agent.logs import log_losses, log_reading, logs_in_place
 from muster.agent.logs.line_search import Search
 from muster.agent.logs.log_events import EventLines
-from muster.agent.logs.log_stream import Span, events_before, files_of, files_of_services, filter_of, message, reading
+from muster.agent.logs.log_stream import (
+    Span,
+    events_before,
+    files_of,
+    files_of_services,
+    filter_of,
+    known_logs,
+    message,
+    reading,
+)
 from muster.agent.messages import convert
 from muster.agent.text import plain
+from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.model.states import JOB
 from muster.v1 import log_pb2, log_pb2_grpc
@@ -41,7 +51,8 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         """See log.proto. Raises InvalidRequest, JobNotFound (also where it is removed meanwhile), JournalUnreadable,
         LogUnreadable, OffsetOutOfRange."""
         entry = await self._server.registry.get(request.job_id)
-        _refuse_damaged(entry)
+        if entry.damaged and entry.unread:  # it may yet be read
+            _refuse_damaged(entry)
         try:
             await self._read(request, entry, context)
         except OSError as error:
@@ -64,7 +75,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         while request.follow and not entry.job.ranks and not entry.job.state.final:
             await self._server.registry.wait_change(entry)  # its rank table is still to say which ranks there are
             _refuse_damaged(entry)
-        files = self._chosen(entry, request)
+        files = self._chosen(entry, request, await known_logs(self._server.root, entry))
         watcher = self._watcher(entry)
         seen = watcher.generation
         sizes = await limits.cut(files, await log_reading.sizes_of(files))
@@ -133,10 +144,10 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             for one in found
         ]
 
-    def _chosen(self, entry: Entry, request: log_pb2.ReadLogsRequest) -> list[log_reading.RankLogFile]:
+    def _chosen(self, entry: Entry, request: log_pb2.ReadLogsRequest, job: Job) -> list[log_reading.RankLogFile]:
         if request.HasField("service"):
-            return [_service(request, files_of_services(self._server.root, entry))]
-        files = {file.rank: file for file in files_of(self._server.root, entry)}
+            return [_service(request, files_of_services(self._server.root, entry, job))]
+        files = {file.rank: file for file in files_of(self._server.root, entry, job)}
         job_log = files.pop(JOB)
         if request.job_log == log_pb2.JOB_LOG_ONLY:
             if request.offsets:

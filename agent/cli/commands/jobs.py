@@ -44,7 +44,7 @@ _AT_ONCE = 64
 @click.argument("jobs", nargs=-1, metavar="JOB...")
 @click.option("--all", "every", is_flag=True, help="Stop all jobs of the node, in parallel.")
 @click.option("--grace", metavar="DURATION", type=DURATION, help="Time from SIGTERM to SIGKILL; 0 kills at once.")
-@click.option("--timeout", metavar="DURATION", type=DURATION, help="Wait this long for the end; default: grace + 30s.")
+@click.option("--timeout", metavar="DURATION", type=DURATION, help="Wait this long for the end; default: grace + 35s.")
 @click.option("--reason", metavar="TEXT", default="", help="Reason, for events and `muster why`.")
 @format_option
 def stop(

@@ -7,7 +7,7 @@ from muster.agent.text import ranks, size
 from muster.agent.why import curves
 from muster.agent.why.around import OOM_KILL, near
 from muster.agent.why.causes import causes_said
-from muster.agent.why.causes.found import CERTAIN, LOW, MEDIUM, NONE, Cause, SeenIn, remedy
+from muster.agent.why.causes.found import CERTAIN, HIGH, LOW, MEDIUM, NONE, Cause, SeenIn, remedy
 from muster.agent.why.facts import Facts
 from muster.agent.why.words import of_this_attempt
 from muster.probes.kernel import endings
@@ -30,6 +30,11 @@ _SIGNALS = {
 SAME_END_S = 0.5
 #: How a container gets more shared memory, as a clause.
 _SHM = "--shm-size or --ipc=host gives it more (Kubernetes: an emptyDir with `medium: Memory` at /dev/shm)"
+#: What to do about a job that needs more memory than it may use.
+_LESS = (
+    "Reduce its memory use (data-loader workers, caches, pinned memory), or give it more (`--limit memory=`, the "
+    "container's limit)."
+)
 _ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
@@ -117,7 +122,7 @@ def out_of_memory(facts: Facts) -> Cause | None:
     """A rank that the kernel killed because memory ran out."""
     killed = [rank for rank in facts.failed if rank.outcome is Outcome.OUT_OF_MEMORY]
     if not killed:
-        return None
+        return _out_of_memory_below(facts)
     limit = facts.entry.spec.limits.get("memory")
     text = f"out of memory: the kernel killed {ranks([rank.rank for rank in killed])}"
     told = [one.text for one in facts.happenings if one.code == OOM_KILL and near(one, facts.zero)]
@@ -128,11 +133,18 @@ def out_of_memory(facts: Facts) -> Cause | None:
         text += "; a limit was reached (the job's, or a container's)" if limited else "; the host had none left"
         seen_at = SeenIn.LIMIT if limited else SeenIn.NODE
     text += f" (the job's limit is {size(int(limit))})" if limit else ""
-    step = "Reduce its memory use (data-loader workers, caches, pinned memory), or give it more (`--limit memory=`, "
-    step += "the container's limit)."
     largest = max((rank.usage.max_rss or 0 for rank in killed), default=0)
     seen = (f"the largest of them had {size(largest)} resident at its peak",) if largest else ()
-    return Cause(text, CERTAIN, "memory", (step,), evidence=(*seen, *curves.remarks(facts.minutes)), seen=seen_at)
+    return Cause(text, CERTAIN, "memory", (_LESS,), evidence=(*seen, *curves.remarks(facts.minutes)), seen=seen_at)
+
+
+def _out_of_memory_below(facts: Facts) -> Cause | None:
+    """A process below a rank that the kernel killed because the job had reached its memory limit."""
+    rank = facts.first or facts.job.step
+    if rank is None or not rank.memory_limit:
+        return None
+    seen = tuple(curves.remarks(facts.minutes))
+    return Cause(rank.detail, HIGH, "memory", (_LESS,), evidence=seen, seen=SeenIn.LIMIT)
 
 
 def lost(facts: Facts) -> Cause | None:

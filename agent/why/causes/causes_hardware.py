@@ -50,6 +50,8 @@ def killed_child(facts: Facts) -> Cause | None:
     found = [one for one in facts.happenings if one.code == OOM_KILL and near(one, facts.zero)]
     if not found or facts.first is None or facts.first.outcome is Outcome.OUT_OF_MEMORY:
         return None
+    if facts.first.memory_limit:
+        return None
     worker = facts.launched.workers[0] if facts.launched is not None else None
     if worker is not None and worker.killed_by == signal.SIGKILL:
         # In a container the pid differs from the host's, so the kernel may name another.

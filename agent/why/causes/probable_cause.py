@@ -23,7 +23,7 @@ def causes(facts: Facts) -> list[Cause]:
     far."""
     if facts.entry.damaged:
         text = "the job's record on disk is damaged; how the job ended is unknown"
-        step = "Check the disk (`muster check storage`), and read the output of the ranks in the log folder."
+        step = f"Check the disk (`muster check storage`), and read its output: `muster logs {facts.entry.job_id}`."
         return [Cause(text, NONE, "muster", (step,), evidence=(facts.entry.damaged,))]
     if facts.job.state is State.SUCCEEDED:
         return []

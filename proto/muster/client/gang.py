@@ -133,7 +133,8 @@ class Gang:
         if not left:
             return ""
         what = "; ".join(f"{self.parts[i].spec.job_id} on {self.parts[i].node} ({left[i]})" for i in sorted(left))
-        return f". May still exist: {what}: run `muster stop JOB` there"
+        names = " ".join(dict.fromkeys(self.parts[i].spec.job_id for i in sorted(left)))
+        return f". May still exist: {what}: run `muster stop {names}` there"
 
     def stop(
         self, reason: str, grace_s: float | None = None, among: Iterable[int] | None = None

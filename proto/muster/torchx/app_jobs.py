@@ -182,7 +182,8 @@ class AppJobs:
             f"job {request.parts[i].spec.job_id} at {request.parts[i].host.address} ({failed})"
             for i, failed in sorted(left.items())
         )
-        return f". May still exist: {what}: run `muster stop JOB` and `muster rm JOB` there"
+        names = " ".join(dict.fromkeys(request.parts[i].spec.job_id for i in sorted(left)))
+        return f". May still exist: {what}: run `muster stop {names}` and `muster rm {names}` there"
 
     # --- find --------------------------------------------------------------------------------------------------------
 

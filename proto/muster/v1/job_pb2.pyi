@@ -1845,7 +1845,7 @@ class StopRequest(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """How long to wait for the end; not set: the grace and 30 s more. At most 24 h."""
+        """How long to wait for the end; not set: the grace and 35 s more. At most 24 h."""
 
     def __init__(
         self,

@@ -162,6 +162,33 @@ def test_the_stop_goes_on_with_the_next_daemon(daemon: Daemon) -> None:
     eventually(lambda: not any(map(alive, pids)), 60)
 
 
+def one_line(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"#" * 30 + b"\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spoil", [one_line, garbage])
+def test_every_command_answers_what_is_known_of_it(daemon: Daemon, spoil: Spoil) -> None:
+    """While it runs and after its end; of one whose ranks are not recorded by the names of their files."""
+    daemon.run("sh", "-c", "echo from $RANK; exec sleep 3600", job_id="job", ranks=2)
+    eventually(lambda: all(daemon.output(daemon.get("job"), rank) for rank in (0, 1)))
+    spoil(daemon.root.job("job").journal)
+    restart(daemon)
+    eventually(lambda: shown(daemon).get("living"))
+    for ended in (False, True):
+        logs = daemon.cli("logs", "job")
+        assert logs.returncode == 0 and {"[rank 0] from 0", "[rank 1] from 1"} <= set(logs.stdout.splitlines()), logs
+        status = daemon.cli("status", "job")
+        assert status.returncode == 0 and "LOST" in status.stdout, status
+        assert "`muster logs job`" in " ".join(daemon.cli("why", "job").stdout.split())
+        if not ended:
+            assert stop(daemon).returncode == 0
+    eventually(lambda: not shown_at_all(daemon) or not shown(daemon).get("living"))
+    waited = daemon.cli("wait", "job")
+    assert (waited.returncode, waited.stdout) == (125, "job LOST\n"), waited
+
+
 def test_ended_and_damaged_there_is_nothing_to_stop(daemon: Daemon) -> None:
     daemon.run("true", job_id="job")
     daemon.wait("job")

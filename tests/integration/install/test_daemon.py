@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from muster.v1 import job_pb2
+from tests.chaos import passthrough
 from tests.conftest import BIN, Daemon, eventually
 
 
@@ -44,6 +45,31 @@ def test_a_second_daemon_on_the_same_root_is_refused(daemon: Daemon) -> None:
     assert second.returncode == 1
     assert str(daemon.pid) in second.stderr and "musterd" in second.stderr
     assert daemon.cli("node").returncode == 0  # the first one does not notice
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("removed", ["run folder", "socket"])
+def test_a_daemon_that_cannot_be_reached_any_more_ends_and_the_next_one_takes_over(
+    daemon: Daemon, removed: str
+) -> None:
+    daemon.run("sleep", "3600", job_id="job", ranks=2)
+    ranks = [rank.pid for rank in daemon.until_running("job").ranks]
+    os.kill(daemon.pid, signal.SIGSTOP)  # so that it is still there when the second one starts
+    if removed == "socket":
+        daemon.root.socket.unlink()
+    else:
+        shutil.rmtree(daemon.root.run)
+        second = musterd("--root", str(daemon.folder))
+        assert second.returncode == 1 and f"(pid {daemon.pid}) writes to this state folder" in second.stderr
+        assert f"kill {daemon.pid}" in second.stderr
+    os.kill(daemon.pid, signal.SIGCONT)
+    assert daemon.process is not None and daemon.process.wait(60) == 1
+    assert f"{daemon.root.socket}: was removed while musterd listened there" in daemon.stderr.read_text()
+    daemon.start()
+    assert [rank.pid for rank in daemon.until_running("job").ranks] == ranks
+    daemon.stop("job")
+    kinds = [event.kind for event in daemon.event_list("job")]
+    assert (kinds.count("rank.exited"), kinds.count("job.ended")) == (2, 1), kinds
 
 
 def test_a_socket_path_that_is_too_long(tmp_path: Path) -> None:
@@ -154,6 +180,52 @@ def test_sighup_reloads_and_a_bad_file_changes_nothing(daemon: Daemon) -> None:
     os.kill(daemon.pid, signal.SIGHUP)
     eventually(lambda: "slosts" in daemon.cli("node").stdout + daemon.cli("node").stderr)
     assert daemon.cli("node").returncode == 0
+
+
+def reload(daemon: Daemon, expected: str) -> None:
+    """Expects this in `muster node`; "" for no trouble of the configuration."""
+    os.kill(daemon.pid, signal.SIGHUP)
+
+    def told() -> bool:
+        shown = daemon.cli("node").stdout
+        return expected in shown if expected else "configuration was not reloaded" not in shown
+
+    eventually(told, message=f"the reload tells {expected!r}")
+
+
+@pytest.mark.slow
+def test_a_configuration_that_blocks_keeps_neither_reloads_nor_sigterm(daemon: Daemon, tmp_path: Path) -> None:
+    good = daemon.config.read_text()
+    daemon.config.unlink()
+    os.mkfifo(daemon.config)
+    reload(daemon, f"{daemon.config}: is not a regular file")
+    refused = musterd("--root", str(tmp_path / "r"), "--config", str(daemon.config))
+    assert refused.returncode == 1 and "is not a regular file" in refused.stderr
+    daemon.config.unlink()
+    daemon.config.write_text(good)
+    reload(daemon, "")
+    assert daemon.kill(signal.SIGTERM) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or not os.access("/dev/fuse", os.W_OK), reason="mounts a file system by FUSE")
+def test_a_configuration_on_a_file_system_that_hangs(daemon: Daemon, tmp_path: Path) -> None:
+    good = daemon.config.read_text()
+    try:
+        served = passthrough.mount(tmp_path)
+    except OSError as error:
+        pytest.skip(f"FUSE cannot be mounted here: {error}")
+    try:
+        daemon.config.unlink()
+        daemon.config.symlink_to(tmp_path / "musterd.toml")  # nobody serves it
+        reload(daemon, f"{daemon.config}: cannot be read: does not answer within")
+        daemon.config.unlink()
+        daemon.config.write_text(good)
+        reload(daemon, "")
+        assert daemon.kill(signal.SIGTERM) == 0  # with a thread that hangs
+    finally:
+        os.close(served)
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 def test_health_and_reflection(daemon: Daemon) -> None:

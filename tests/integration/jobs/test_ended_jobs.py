@@ -127,9 +127,7 @@ def test_an_ended_job_that_is_damaged_is_reported(make_daemon: Make) -> None:
     journal.write_bytes(data[:middle] + b"X" + data[middle + 1 :])
     daemon.restart()
     assert eventually(lambda: "model" in daemon.cli("node").stdout)
-    with pytest.raises(grpc.RpcError) as damaged:
-        daemon.get("model")
-    assert damaged.value.code() is grpc.StatusCode.DATA_LOSS
+    assert daemon.get("model").state == job_pb2.JOB_STATE_LOST
     (job,) = daemon.jobs.List(job_pb2.ListRequest(), timeout=60).jobs
     assert job.state == job_pb2.JOB_STATE_LOST and job.warnings
 

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import pwd
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,29 @@ def test_out_of_memory_is_distinguished_from_a_plain_sigkill(daemon: Daemon) -> 
     assert job.verdict.exit_code == 137
     assert "out of memory" in job.verdict.summary
     assert job.verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
+
+
+@as_root
+@pytest.mark.skipif(oom.victims(0) is None, reason="needs the kernel's log")
+@pytest.mark.parametrize("parent", ["shell", "python"])
+def test_a_process_below_a_rank_that_reaches_the_jobs_memory_limit(daemon: Daemon, parent: str) -> None:
+    """Its parent exits with a code that does not tell; a shell prints "Killed", Python nothing."""
+    greedy = "x = [bytearray(1 << 20) for _ in range(500)]"
+    spawning = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {greedy!r}]); sys.exit(1)"
+    command = [sys.executable, "-c", spawning]
+    if parent == "shell":
+        command = ["sh", "-c", f'"{sys.executable}" -c "{greedy}"; exit 1']
+    daemon.run(*command, job_id="x", ranks=1, limits={"memory_bytes": 60 << 20})
+    job = daemon.explained("x")
+    if any("not in force" in warning for warning in job.warnings):
+        pytest.skip("the limit is not in force here")
+    assert (job.ranks[0].outcome, job.verdict.exit_code) == (job_pb2.RANK_OUTCOME_EXITED, 1), job
+    assert re.search(
+        r"out of memory: the kernel killed python\S* \(pid \d+\) of the job: .* limit of 60 MiB", job.verdict.summary
+    ), job.verdict
+    assert job.verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
+    assert "memory" in job.verdict.recommendation_reason and "limit of 60 MiB" in job.verdict.cause
+    assert any("limit of 60 MiB" in event.message for event in daemon.event_list("x") if event.kind == "rank.exited")
 
 
 def test_a_rank_killed_from_outside_is_distinguished_from_one_killed_by_muster(daemon: Daemon) -> None:

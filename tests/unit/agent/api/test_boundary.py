@@ -463,8 +463,9 @@ async def test_wait(world):
     assert (await world.client.jobs.Wait(job_pb2.WaitRequest(job_id="j"))).ended
 
 
-async def test_damaged_jobs_are_listed_and_refused(world):
+async def test_jobs_that_may_yet_be_read_are_listed_and_refused(world):
     world.registry.jobs["j"].damaged = "/state/jobs/j/journal: line 2: the checksum does not fit"
+    world.registry.jobs["j"].unread = True
     listed = await world.client.jobs.List(job_pb2.ListRequest())
     assert "line 2" in listed.jobs[0].warnings[0]
     for call in (

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import anyio
 import pytest
 
 from muster.agent.config import loading, schema
@@ -111,15 +112,15 @@ def test_reload_takes_a_good_file_and_keeps_the_old_one_before_a_bad(tmp_path: P
     path.write_text("[jobs]\nmax_jobs = 1\n")
     live = LiveConfig(Root.under(tmp_path), None)
     path.write_text("[jobs]\nmax_jobs = 2\n")
-    live.reload()
+    anyio.run(live.reload)
     assert live().jobs.max_jobs == 2
     assert live.trouble == ""
     path.write_text("[jobs]\nmax_jbs = 3\n")
-    live.reload()
+    anyio.run(live.reload)
     assert live().jobs.max_jobs == 2
     assert "max_jbs" in live.trouble
     path.write_text('[socket]\nmode = "0600"\n')
-    live.reload()
+    anyio.run(live.reload)
     assert "socket.mode" in live.trouble
     assert "started again" in live.trouble
 
@@ -133,7 +134,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path):
     os.chown(path, 65534, 65534)
     with pytest.raises(StartupError, match=rf"{path}: belongs to .*uid 65534.*trusts only root.*chown 0 {path}"):
         LiveConfig(Root.under(tmp_path), None)
-    live.reload()
+    anyio.run(live.reload)
     assert live().jobs.max_jobs == 1 and "uid 65534" in live.trouble
 
 

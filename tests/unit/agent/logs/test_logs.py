@@ -647,7 +647,7 @@ async def test_what_cannot_be_read_is_refused(world):
         await read(ranks=[4], offsets={5: 0})
     with pytest.raises(OffsetOutOfRange):
         await read(offsets={4: 1}, follow=True)
-    world.entry.damaged = "journal: line 2: the checksum does not fit"
+    world.entry.damaged, world.entry.unread = "journal: line 2: the checksum does not fit", True
     with pytest.raises(JournalUnreadable, match="line 2"):
         await read()
 

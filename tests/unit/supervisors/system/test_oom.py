@@ -46,6 +46,17 @@ def test_a_process_that_the_kernel_killed(record, pid, name):
     assert oom.parse(record, 0.0) == {pid: name}
 
 
+def test_a_process_that_reached_the_limit_of_a_cgroup():
+    record = (
+        "6,2,5678901234,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
+        "oom_memcg=/pods/7/muster-1-job,task_memcg=/pods/7/muster-1-job/rank,task=my, job,pid=4711,uid=0\n"
+    )
+    assert oom.parse_limited(record, 0.0, "/sys/fs/cgroup/muster-1-job") == "my, job (pid 4711)"
+    assert oom.parse_limited(record, 0.0, "/sys/fs/cgroup/muster-1-jo") == ""  # another job
+    assert oom.parse_limited(record, 6000.0, "/sys/fs/cgroup/muster-1-job") == ""  # too old
+    assert oom.parse_limited(record.replace("_MEMCG", "_NONE"), 0.0, "/sys/fs/cgroup/muster-1-job") == ""
+
+
 @pytest.mark.parametrize(
     "text",
     [
