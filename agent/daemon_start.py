@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +26,9 @@ _NO_TLS_1_2 = "ECDHE-PSK-AES128-CBC-SHA"
 #: Protobuf without its C part: imported by each generated module, and not used. What describes messages: for who asks
 #: the server what it offers; half a MB.
 _UNUSED = ("google.protobuf.internal.python_message", "google.protobuf.descriptor_pb2")
+
+#: Seconds that threads have for what they are doing when the daemon ends.
+_THREADS_S = 10.0
 
 
 def start(
@@ -67,8 +71,11 @@ def start(
             _serve(root, settings, owner_fd, begun)
     except* StartupError as group:
         failure = _first(group)
+    finally:
+        log_setup.own_log().settle(log_setup.END_S)
     if failure is not None:
-        click.echo(f"musterd: {failure}", err=True)
+        with contextlib.suppress(OSError):
+            click.echo(f"musterd: {failure}", err=True)
         sys.exit(1)
     _leave()
 
@@ -95,10 +102,12 @@ def _serve(root: Root, settings: LiveConfig, owner_fd: int | None, begun: Begun 
 
 def _leave() -> NoReturn:
     """Ends the process. At once, as soon as no thread works any more: all is on disk, and Python would take 0.1 s to
-    tear down what the kernel frees anyway."""
+    tear down what the kernel frees anyway. A thread that hangs in the kernel is not waited for."""
+    end = time.monotonic() + _THREADS_S
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+            thread.join(max(0.0, end - time.monotonic()))
+    log_setup.own_log().settle(log_setup.END_S)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()

@@ -1,6 +1,12 @@
 """Work that blocks, in threads: the one place where the daemon hands any of it to one."""
 
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar, TypeVarTuple
 
 import anyio
@@ -14,6 +20,8 @@ Ts = TypeVarTuple("Ts")
 
 #: Seconds between two tries to start a thread, at first and at most; and between two words about it.
 _PAUSE_S, _PAUSE_MOST_S, _SAY_S = 0.02, 1.0, 60.0
+#: Seconds after which a thread of `InOrder` that has nothing to do ends.
+_REST_S = 5.0
 
 _log = structlog.get_logger(__name__)
 
@@ -84,3 +92,90 @@ _ANY = Pool()
 async def run(function: Callable[[*Ts], T], *args: *Ts, here_after: float | None = None) -> T:
     """Work without a pool of its own: see `Pool.run`."""
     return await _ANY.run(function, *args, here_after=here_after)
+
+
+class InOrder:
+    """Pieces of work that may hang in the kernel, such as writing to a disk that does not answer or to a pipe that
+    nobody reads: one thread does them, in order. Whoever hands one over never waits, and nor does the process's exit.
+
+    For every thread. There is none before the first piece. Where the node has no thread to give, the pieces wait until
+    the next is handed over, or until `poke`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._wake = threading.Condition()
+        self._pieces: deque[Callable[[], object]] = deque()
+        self._alive = False
+        self._began: float | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Pieces that are not done, with the present one."""
+        return len(self._pieces)
+
+    @property
+    def stuck_s(self) -> float:
+        """For how many seconds the present piece has been worked on; 0 if there is none."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
+
+    def hand(self, piece: Callable[[], object]) -> None:
+        """Hands over a piece of work, which sees to its own errors."""
+        with self._wake:
+            self._pieces.append(piece)
+            self._rouse()
+
+    def poke(self) -> None:
+        """Tries again to start a thread, where pieces wait for one."""
+        with self._wake:
+            if self._pieces:
+                self._rouse()
+
+    def settle(self, limit_s: float) -> bool:
+        """Whether all is done after at most `limit_s` seconds. Blocks."""
+        with self._wake:
+            return self._wake.wait_for(lambda: not self._pieces, limit_s)
+
+    async def settled(self, limit_s: float) -> bool:
+        """Whether all that was handed over before is done after at most `limit_s` seconds."""
+        if not self._pieces:
+            return True
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        self.hand(partial(on_loop, loop, done.set))
+        with anyio.move_on_after(limit_s):
+            await done.wait()
+        return done.is_set()
+
+    def _rouse(self) -> None:
+        """With the lock held."""
+        if self._alive:
+            self._wake.notify_all()
+            return
+        with contextlib.suppress(RuntimeError):  # no thread is to be had
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            self._alive = True
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                if not self._wake.wait_for(lambda: self._pieces, _REST_S):
+                    self._alive = False
+                    return
+                piece = self._pieces[0]
+                self._began = time.monotonic()
+            try:
+                piece()
+            except Exception as error:  # it must not end the pieces behind it
+                _log.error("threads.piece_failed", thread=self._name, exc_info=error)
+            with self._wake:
+                self._began = None
+                del self._pieces[0]
+                if not self._pieces:
+                    self._wake.notify_all()
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[*Ts], object], *args: *Ts) -> None:
+    """Has an event loop call a function, from another thread; nothing where the loop has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *args)
