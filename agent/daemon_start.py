@@ -72,7 +72,7 @@ def start(
     except* StartupError as group:
         failure = _first(group)
     finally:
-        log_setup.own_log().settle(log_setup.END_S)
+        log_setup.own_log(log_setup.STDERR).settle(log_setup.END_S)
     if failure is not None:
         with contextlib.suppress(OSError):
             click.echo(f"musterd: {failure}", err=True)
@@ -107,7 +107,6 @@ def _leave() -> NoReturn:
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join(max(0.0, end - time.monotonic()))
-    log_setup.own_log().settle(log_setup.END_S)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TypeVar, TypeVarTuple
 
 import anyio
@@ -104,15 +104,13 @@ class InOrder:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._wake = threading.Condition()
-        self._pieces: deque[Callable[[], object]] = deque()
+        self._lock = threading.Lock()
+        #: With 1 for a piece of work, and 0 for who waits for those before it.
+        self._pieces: SimpleQueue[tuple[Callable[[], object], int]] = SimpleQueue()
         self._alive = False
         self._began: float | None = None
-
-    @property
-    def waiting(self) -> int:
-        """Pieces that are not done, with the present one."""
-        return len(self._pieces)
+        #: Pieces that are not done, with the present one.
+        self.waiting = 0
 
     @property
     def stuck_s(self) -> float:
@@ -122,57 +120,63 @@ class InOrder:
 
     def hand(self, piece: Callable[[], object]) -> None:
         """Hands over a piece of work, which sees to its own errors."""
-        with self._wake:
-            self._pieces.append(piece)
-            self._rouse()
+        self._add(piece, 1)
 
     def poke(self) -> None:
         """Tries again to start a thread, where pieces wait for one."""
-        with self._wake:
-            if self._pieces:
-                self._rouse()
+        with self._lock:
+            if self.waiting and not self._alive:
+                self._start()
 
     def settle(self, limit_s: float) -> bool:
-        """Whether all is done after at most `limit_s` seconds. Blocks."""
-        with self._wake:
-            return self._wake.wait_for(lambda: not self._pieces, limit_s)
+        """Whether all that was handed over before is done after at most `limit_s` seconds. Blocks."""
+        if not self.waiting:
+            return True
+        done = threading.Event()
+        self._add(done.set, 0)
+        return done.wait(limit_s)
 
     async def settled(self, limit_s: float) -> bool:
-        """Whether all that was handed over before is done after at most `limit_s` seconds."""
-        if not self._pieces:
+        """As `settle`, and blocks nobody."""
+        if not self.waiting:
             return True
         loop, done = asyncio.get_running_loop(), asyncio.Event()
-        self.hand(partial(on_loop, loop, done.set))
+        self._add(partial(on_loop, loop, done.set), 0)
         with anyio.move_on_after(limit_s):
             await done.wait()
         return done.is_set()
 
-    def _rouse(self) -> None:
+    def _add(self, piece: Callable[[], object], counts: int) -> None:
+        with self._lock:
+            self.waiting += counts
+            self._pieces.put((piece, counts))
+            if not self._alive:
+                self._start()
+
+    def _start(self) -> None:
         """With the lock held."""
-        if self._alive:
-            self._wake.notify_all()
-            return
         with contextlib.suppress(RuntimeError):  # no thread is to be had
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
             self._alive = True
 
     def _work(self) -> None:
         while True:
-            with self._wake:
-                if not self._wake.wait_for(lambda: self._pieces, _REST_S):
+            try:
+                piece, counts = self._pieces.get(timeout=_REST_S)
+            except Empty:
+                with self._lock:
+                    if not self._pieces.empty():
+                        continue
                     self._alive = False
                     return
-                piece = self._pieces[0]
-                self._began = time.monotonic()
+            self._began = time.monotonic()
             try:
                 piece()
             except Exception as error:  # it must not end the pieces behind it
                 _log.error("threads.piece_failed", thread=self._name, exc_info=error)
-            with self._wake:
-                self._began = None
-                del self._pieces[0]
-                if not self._pieces:
-                    self._wake.notify_all()
+            self._began = None
+            with self._lock:
+                self.waiting -= counts
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[*Ts], object], *args: *Ts) -> None:

@@ -27,8 +27,8 @@ from muster.v1 import node_pb2
 MAX_BYTES = 64 << 20
 #: Lines that wait in memory for a disk, at most.
 MAX_WAITING = 20_000
-#: Seconds that an answer waits for its line.
-ANSWER_S = 1.0
+#: Seconds that an answer waits for its line; and after which a disk that has not taken one counts as silent.
+ANSWER_S, STUCK_S = 1.0, 5.0
 
 _log = structlog.get_logger(__name__)
 
@@ -58,7 +58,7 @@ class Audit:
     @property
     def trouble(self) -> str:
         """A sentence for an operator while the file cannot be written."""
-        if self._thread.stuck_s < ANSWER_S:
+        if self._thread.stuck_s < STUCK_S:
             return self._refused
         text = f"cannot write {self.path}: its disk does not answer; {self._thread.waiting} line(s) wait in memory"
         missing = self._untold + self._unknown

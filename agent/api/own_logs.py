@@ -37,7 +37,7 @@ class OwnLogs:
     def __init__(self, root: Root, audit: Audit, events: EventStore, found: Callable[[CheckResult], None]) -> None:
         """`found` sets a condition of the node until it is cleared."""
         self._root, self._audit, self._events, self._found = root, audit, events, found
-        self._said = log_setup.own_log()
+        self._said = log_setup.own_log(log_setup.STDERR)
         self._nursery, self._looking = "", False
         self._told, self._told_at = 0, float("-inf")
         self._threads = threads.Pool(1, abandon_on_cancel=True)

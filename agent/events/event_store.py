@@ -99,8 +99,8 @@ class EventStore:
         self._pending: list[tuple[int, RecordKey | None, Event]] = []
         #: How many of them the thread has, the first ones; the number of the last event that readers see.
         self._flying, self._shown = 0, self._next - 1
-        #: A segment is being begun: nothing is written meanwhile.
-        self._turning = False
+        #: A segment is being begun: nothing is written meanwhile. What was written is being put onto the disk.
+        self._turning = self._syncing = False
         #: Events that were given up, since there were more than MAX_PENDING.
         self._lost = 0
         self._grown, self._dirty = Changes(), Changes()
@@ -353,9 +353,9 @@ class EventStore:
             await anyio.sleep(SYNC_S)
 
     async def answers(self) -> None:
-        """Returns when the disk has answered, be it with an error, or is known not to: a new daemon would get no answer
-        either."""
-        if self._unwritten:
+        """Returns when the disk has answered, be it with an error, or is being waited for: a new daemon would get no
+        answer either."""
+        if self._unwritten or self._syncing:
             return
         with contextlib.suppress(OSError), anyio.move_on_after(SHOW_S):
             await self._sync()
@@ -379,7 +379,15 @@ class EventStore:
     async def _sync(self) -> None:
         if self._fd < 0:
             return
-        await self._threads.run(os.fdatasync, self._fd)
+        await self._threads.run(self._put_down, self._fd)
+
+    def _put_down(self, fd: int) -> None:
+        """Raises OSError. Blocks."""
+        self._syncing = True
+        try:
+            os.fdatasync(fd)
+        finally:
+            self._syncing = False
 
     async def _keep_bound(self) -> None:
         if self._pending or self._fd < 0:

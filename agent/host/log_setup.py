@@ -24,6 +24,7 @@ from muster.agent.host import journald
 _TIME = structlog.processors.TimeStamper(fmt="iso", utc=True)
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
+STDERR = 2
 #: Bytes of lines that wait for the thread, at most.
 MAX_WAITING = 4 << 20
 #: Seconds after which a line that is being written counts as stuck; and that the last lines have when the daemon ends.
@@ -119,7 +120,7 @@ class OwnLog:
 
 
 @functools.cache
-def own_log(fd: int = 2) -> OwnLog:
+def own_log(fd: int) -> OwnLog:
     """One for each descriptor."""
     return OwnLog(fd)
 
