@@ -30,7 +30,7 @@ _NO_TLS_1_2 = "ECDHE-PSK-AES128-CBC-SHA"
 _UNUSED = ("google.protobuf.internal.python_message", "google.protobuf.descriptor_pb2")
 
 #: Seconds that threads have to end their work before the process ends without them.
-THREADS_S = 5.0
+THREADS_S = 10.0
 
 
 def start(
@@ -70,8 +70,11 @@ def start(
             _serve(root, settings, owner_fd, begun)
     except* StartupError as group:
         failure = _first(group)
+    finally:
+        log_setup.own_log(log_setup.STDERR).settle(log_setup.END_S)
     if failure is not None:
-        click.echo(f"musterd: {failure}", err=True)
+        with contextlib.suppress(OSError):
+            click.echo(f"musterd: {failure}", err=True)
     _leave(0 if failure is None else 1)
 
 

@@ -1,6 +1,12 @@
 """Work that blocks, in threads: the one place where the daemon hands any of it to one."""
 
+import asyncio
+import contextlib
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TypeVar, TypeVarTuple
 
 import anyio
@@ -14,6 +20,8 @@ Ts = TypeVarTuple("Ts")
 
 #: Seconds between two tries to start a thread, at first and at most; and between two words about it.
 _PAUSE_S, _PAUSE_MOST_S, _SAY_S = 0.02, 1.0, 60.0
+#: Seconds after which a thread of `InOrder` that has nothing to do ends.
+_REST_S = 5.0
 
 _log = structlog.get_logger(__name__)
 
@@ -84,3 +92,94 @@ _ANY = Pool()
 async def run(function: Callable[[*Ts], T], *args: *Ts, here_after: float | None = None) -> T:
     """Work without a pool of its own: see `Pool.run`."""
     return await _ANY.run(function, *args, here_after=here_after)
+
+
+class InOrder:
+    """Pieces of work that may hang in the kernel, such as writing to a disk that does not answer or to a pipe that
+    nobody reads: one thread does them, in order. Whoever hands one over never waits, and nor does the process's exit.
+
+    For every thread. There is none before the first piece. Where the node has no thread to give, the pieces wait until
+    the next is handed over, or until `poke`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        #: With 1 for a piece of work, and 0 for who waits for those before it.
+        self._pieces: SimpleQueue[tuple[Callable[[], object], int]] = SimpleQueue()
+        self._alive = False
+        self._began: float | None = None
+        #: Pieces that are not done, with the present one.
+        self.waiting = 0
+
+    @property
+    def stuck_s(self) -> float:
+        """For how many seconds the present piece has been worked on; 0 if there is none."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
+
+    def hand(self, piece: Callable[[], object]) -> None:
+        """Hands over a piece of work, which sees to its own errors."""
+        self._add(piece, 1)
+
+    def poke(self) -> None:
+        """Tries again to start a thread, where pieces wait for one."""
+        with self._lock:
+            if self.waiting and not self._alive:
+                self._start()
+
+    def settle(self, limit_s: float) -> bool:
+        """Whether all that was handed over before is done after at most `limit_s` seconds. Blocks."""
+        if not self.waiting:
+            return True
+        done = threading.Event()
+        self._add(done.set, 0)
+        return done.wait(limit_s)
+
+    async def settled(self, limit_s: float) -> bool:
+        """As `settle`, and blocks nobody."""
+        if not self.waiting:
+            return True
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        self._add(partial(on_loop, loop, done.set), 0)
+        with anyio.move_on_after(limit_s):
+            await done.wait()
+        return done.is_set()
+
+    def _add(self, piece: Callable[[], object], counts: int) -> None:
+        with self._lock:
+            self.waiting += counts
+            self._pieces.put((piece, counts))
+            if not self._alive:
+                self._start()
+
+    def _start(self) -> None:
+        """With the lock held."""
+        with contextlib.suppress(RuntimeError):  # no thread is to be had
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            self._alive = True
+
+    def _work(self) -> None:
+        while True:
+            try:
+                piece, counts = self._pieces.get(timeout=_REST_S)
+            except Empty:
+                with self._lock:
+                    if not self._pieces.empty():
+                        continue
+                    self._alive = False
+                    return
+            self._began = time.monotonic()
+            try:
+                piece()
+            except Exception as error:  # it must not end the pieces behind it
+                _log.error("threads.piece_failed", thread=self._name, exc_info=error)
+            self._began = None
+            with self._lock:
+                self.waiting -= counts
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[*Ts], object], *args: *Ts) -> None:
+    """Has an event loop call a function, from another thread; nothing where the loop has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *args)

@@ -96,6 +96,7 @@ async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Beg
         with anyio.CancelScope(shield=True):
             await daemon.driver.close()
             await daemon.events.close()
+            await daemon.audit.written()
     _log.info("ended")
     if daemon.ending.failure:
         raise StartupError(daemon.ending.failure)
@@ -279,7 +280,7 @@ async def _feed_watchdog(events: EventStore, nursery_socket: Path) -> None:
     """Sends WATCHDOG=1 to systemd about three times in each period that systemd asks for (WatchdogSec), each time after
     the store and the nursery have answered. That it runs proves that the event loop turns. Returns without a watchdog.
 
-    A full disk counts as an answer: a new start of the daemon would not mend it.
+    A full disk counts as an answer, and so does one that hangs: a new start of the daemon would not mend it.
     """
     period = systemd.watchdog_s()
     while period:

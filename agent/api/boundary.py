@@ -151,7 +151,7 @@ class Boundary(aio.ServerInterceptor):
                         answer = encode(answer)
                         if held is not None:
                             held.answered(len(answer))
-                    _note(call, "OK")
+                    await self._noted(call, "OK")
                     return answer
                 # Left without a result: only `end_streams` and `end_all` cancel this scope.
                 failure: ApiError = ShuttingDown()
@@ -178,10 +178,16 @@ class Boundary(aio.ServerInterceptor):
                 failure = error
             except Exception as error:
                 failure = _defect(error, method)
-            _note(call, failure.code)
+            await self._noted(call, failure.code)
             await context.abort_with_status(rpc_status.to_status(status(failure)))
 
         return guarded
+
+    async def _noted(self, call: Call, answer: str) -> None:
+        """The line in the audit log is written before the answer is sent, where the log's disk answers."""
+        if _note(call, answer):
+            with anyio.CancelScope(shield=True):
+                await self._audit.written()
 
     @contextlib.contextmanager
     def _tracked(self, scope: anyio.CancelScope, streams: bool) -> Iterator[None]:
@@ -221,10 +227,13 @@ def _reading(deserialize: Callable[[bytes], Any] | None, streams: bool) -> Calla
     return read
 
 
-def _note(call: Call, answer: str) -> None:
-    """Audits calls that act. Read-only calls are audited only if the caller may not make them."""
-    if not access.is_look(call.method) or answer == "PERMISSION_DENIED":
-        call.write(answer)
+def _note(call: Call, answer: str) -> bool:
+    """Audits calls that act, and says whether this is one. Read-only calls are audited only if the caller may not make
+    them."""
+    audited = not access.is_look(call.method) or answer == "PERMISSION_DENIED"
+    if audited:
+        call.end(answer)
+    return audited
 
 
 async def _call(behaviour: _Behaviour, request: Any, context: "_Context") -> Any:

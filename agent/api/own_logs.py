@@ -1,5 +1,6 @@
 """Checks that the daemon's own logs can be written. A condition of the node, an event and a metric report lines missing
-from audit.log; a condition reports that the log of nursery and supervisors cannot be opened."""
+from audit.log; a condition reports that lines of the daemon's log are lost, or that the log of nursery and supervisors
+cannot be opened."""
 
 import os
 import time
@@ -13,6 +14,7 @@ from muster.agent import threads
 from muster.agent.api.audit import Audit
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.exposition import Catalogue, Page
+from muster.agent.host import log_setup
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.supervisors.paths import Root
@@ -35,14 +37,15 @@ class OwnLogs:
     def __init__(self, root: Root, audit: Audit, events: EventStore, found: Callable[[CheckResult], None]) -> None:
         """`found` sets a condition of the node until it is cleared."""
         self._root, self._audit, self._events, self._found = root, audit, events, found
-        self._nursery = ""
+        self._said = log_setup.own_log(log_setup.STDERR)
+        self._nursery, self._looking = "", False
         self._told, self._told_at = 0, float("-inf")
         self._threads = threads.Pool(1, abandon_on_cancel=True)
 
     @property
     def trouble(self) -> list[str]:
         """Sentences for an operator."""
-        return [text for text in (self._audit.trouble, self._nursery) if text]
+        return [text for text in (self._audit.trouble, self._nursery, self._said.trouble) if text]
 
     def fill(self, page: Page) -> None:
         """Adds the metrics."""
@@ -51,22 +54,34 @@ class OwnLogs:
     async def run(self) -> None:
         """Checks until cancelled."""
         while True:
-            # Abandoned when the daemon exits: a hanging disk must not delay the exit.
-            await self._threads.run(self.look)
+            self._said.try_again()
+            # Abandoned: a disk that hangs must delay neither what there is to tell nor the exit.
+            with anyio.move_on_after(LOOK_S):
+                if not self._looking:
+                    await self._threads.run(self.look)
             self.tell()
             await anyio.sleep(LOOK_S)
 
     def look(self) -> None:
         """Tries again to write and to open the logs. Blocks."""
-        self._audit.try_again()
-        before, self._nursery = self._nursery, _refusal(self._root.nursery_log)
+        self._looking = True
+        try:
+            self._audit.try_again()
+            self._audit.settle()
+            before, self._nursery = self._nursery, _refusal(self._root.nursery_log)
+        finally:
+            self._looking = False
         if self._nursery and not before:
             _log.error("nursery.log_unwritten", text=self._nursery)
 
     def tell(self) -> None:
         """Reports the result of the last check."""
         action = EXPLANATIONS[Code.DAEMON_DEGRADED].action
-        for path, text in ((self._audit.path, self._audit.trouble), (self._root.nursery_log, self._nursery)):
+        for path, text in (
+            (self._audit.path, self._audit.trouble),
+            (self._root.nursery_log, self._nursery),
+            ("stderr", self._said.trouble),
+        ):
             if text:
                 reason = text.removeprefix(f"{path}: ")
                 code = Code.DAEMON_DEGRADED

@@ -99,6 +99,9 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
         "node.audit_lost": EventKind(
             "`audit.log` lacks lines, because it could not be written; at most one event a minute", "`lines`, `total`"
         ),
+        "node.events_lost": EventKind(
+            "events are lost, because the disk did not take them and too many waited in memory", "`events`"
+        ),
         "node.condition": EventKind("a condition of the node began or changed", "`status`, `was`"),
         "node.condition_cleared": EventKind("a condition of the node has ended", "`was`"),
         "node.event": EventKind("the kernel, or the driver of a card, reported something"),

@@ -5,14 +5,20 @@ loses nothing that a watcher has seen, since an event is written before it is sh
 the numbers of another boot begin 2**20 higher and no cursor ever names two events. Events of jobs are derived from
 their journals; each carries the number of its record, so that after a restart the missing ones are added, and
 none twice.
+
+A thread writes, so that a disk that does not answer keeps nobody waiting. While a disk refuses events, or has not
+answered for SHOW_S, they are shown all the same and wait in memory, in order, until it takes them.
 """
 
+import asyncio
 import contextlib
 import os
 import re
+import time
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -40,6 +46,10 @@ RECENT = 1024
 PARTS = 8
 #: Seconds between two syncs.
 SYNC_S = 0.5
+#: Seconds after which events are shown although the disk has not taken them.
+SHOW_S = 2.0
+#: Seconds that the disk has for the last events when the daemon ends.
+CLOSE_S = 3.0
 _CURSOR = re.compile(r"([0-9a-f]{16})-(\d{1,18})")
 
 _log = structlog.get_logger(__name__)
@@ -87,11 +97,24 @@ class EventStore:
         self._recent_after = self._next - 1
         #: What is not on disk, with its number.
         self._pending: list[tuple[int, RecordKey | None, Event]] = []
+        #: How many of them the thread has, the first ones; the number of the last event that readers see.
+        self._flying, self._shown = 0, self._next - 1
+        #: A segment is being begun: nothing is written meanwhile. What was written is being put onto the disk.
+        self._turning = self._syncing = False
+        #: Events that were given up, since there were more than MAX_PENDING.
+        self._lost = 0
         self._grown, self._dirty = Changes(), Changes()
-        self._threads = threads.Pool(4)
+        self._loop = asyncio.get_running_loop()
+        self._writer = threads.InOrder("events")
+        #: Looks whether the event that was the last then has been written.
+        self._look: asyncio.TimerHandle | None = None
+        # Abandoned when the daemon ends: a disk that hangs must not keep it.
+        self._threads = threads.Pool(4, abandon_on_cancel=True)
+        # Not abandoned: a segment that came later would spoil the order of the numbers.
+        self._turns = threads.Pool(1)
         #: Sentences for an operator: what is damaged, what cannot be written.
         self.damage = [f"{s.path}: {s.damaged} damaged line(s) skipped" for s in found if s.damaged]
-        self._unwritten = read.trouble
+        self._unwritten, self._unsynced = read.trouble, ""
 
     @classmethod
     async def open(cls, folder: Path, keep_bytes: int, *, boot_id: str = "") -> "EventStore":
@@ -106,10 +129,10 @@ class EventStore:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, events: Iterable[tuple[RecordKey | None, Event]]) -> None:
-        """Writes events with their keys and wakes the watchers.
+        """Has events written with their keys, and then wakes the watchers. Never waits.
 
-        One write into the page cache: from then on a kill of the daemon cannot lose them; `run` puts them onto the
-        disk. When the disk is full they are shown all the same, wait in memory, and `run` tries again.
+        They are written into the page cache: from then on a kill of the daemon cannot lose them; `run` puts them onto
+        the disk. When the disk is full or silent they are shown all the same, wait in memory, and are tried again.
         """
         for key, event in events:
             self._pending.append((self._next, key, event))
@@ -122,12 +145,17 @@ class EventStore:
                 _log.info(event.kind, job=event.job_id, text=event.message or None)
         if not self._pending:
             return
-        self._flush()
+        excess = len(self._pending) - MAX_PENDING
+        if excess > 0:
+            gone = self._pending[self._flying : self._flying + excess]
+            del self._pending[self._flying : self._flying + excess]
+            self._lost += len(gone)
+        if self._unwritten:
+            self._show(self._next - 1)
+        self._write()
         if len(self._recent) >= 2 * RECENT:
             self._recent_after = self._numbers[-RECENT - 1]
             del self._recent[:-RECENT], self._numbers[:-RECENT]
-        self._grown.tell()
-        self._dirty.tell()
 
     def last_record(self, job_id: str, accepted_at: float) -> int:
         """The number of the last record of this job that became an event; -1 for none."""
@@ -150,40 +178,86 @@ class EventStore:
     @property
     def trouble(self) -> list[str]:
         """Sentences for an operator."""
-        return [*self.damage, *([self._unwritten] if self._unwritten else [])]
+        found = [*self.damage, *([self._unsynced] if self._unsynced else [])]
+        if self._unwritten:
+            lost = f", {self._lost} older ones are lost" if self._lost else ""
+            found.append(f"{self._unwritten}; {len(self._pending)} wait in memory{lost}")
+        return found
 
-    def _flush(self) -> None:
-        """Writes what waits; where that does not work it waits on."""
-        active = self._segments[-1]
-        try:
-            if self._fd < 0:
-                active = self._take_up()
-            offset = active.size
-            lines = []
-            for number, key, event in self._pending:
-                line = segments.encode(self._line(number, key, event))
-                active.note(number, offset)
-                offset += len(line)
-                lines.append(line)
-            _write(self._fd, b"".join(lines), active.size)
-        except OSError as error:
-            active.unnote(active.size)
-            del self._pending[:-MAX_PENDING]
-            many = len(self._pending)
-            self._unwritten = f"cannot write events to {active.path}: {error.strerror}; {many} wait in memory"
+    def _show(self, number: int) -> None:
+        """Readers see the events up to this one."""
+        self._shown = max(self._shown, number)
+        self._grown.tell()
+
+    def _write(self) -> None:
+        """Gives what waits to the thread, unless that has something."""
+        if self._look is None and self._shown < self._next - 1:
+            self._look = self._loop.call_later(SHOW_S, self._looked, self._next - 1)
+        if self._flying or self._turning or not self._pending:
             return
-        self._unwritten = ""
-        active.size = offset
-        self._pending.clear()
+        self._flying = len(self._pending)
+        lines = [segments.encode(self._line(*one)) for one in self._pending]
+        self._writer.hand(partial(self._written, self._segments[-1], self._fd, lines))
 
-    def _take_up(self) -> Segment:
-        """Begins to write into a folder that could only be read so far. Raises OSError."""
+    def _written(self, active: Segment, fd: int, lines: list[bytes]) -> None:
+        """The thread's part of `_write`."""
+        taken, failure = None, None
+        try:
+            if fd < 0:
+                active, fd = taken = self._take_up(self._pending[0][0])
+            _write(fd, b"".join(lines), active.size)
+        except OSError as error:
+            failure = error
+        threads.on_loop(self._loop, self._told, active, taken, list(map(len, lines)), failure)
+
+    def _told(
+        self, active: Segment, taken: tuple[Segment, int] | None, sizes: list[int], failure: OSError | None
+    ) -> None:
+        """Takes what the thread says."""
+        count, self._flying = self._flying, 0
+        self._dirty.tell()
+        if taken is not None:
+            self._fd = taken[1]
+            self._segments = [s for s in self._segments if s.size] + [taken[0]]
+        if failure is not None:
+            self._unwritten = f"cannot write events to {active.path}: {failure.strerror}"
+            self._show(self._next - 1)
+            return
+        for (number, _, _), size in zip(self._pending[:count], sizes, strict=True):
+            active.note(number, active.size)
+            active.size += size
+        last = self._pending[count - 1][0]
+        del self._pending[:count]
+        if self._unwritten and not self._pending:
+            self._unwritten = ""
+            if self._lost:
+                self._tell_lost()
+        self._show(last)
+        self._write()
+
+    def _tell_lost(self) -> None:
+        lost, self._lost = self._lost, 0
+        message = f"{lost} events are lost: the disk did not take them, and more than {MAX_PENDING} waited"
+        _log.warning("events.lost", lost=lost)
+        self.append([(None, Event(time.time(), "node.events_lost", message=message, attributes={"events": str(lost)}))])
+
+    def _looked(self, last: int) -> None:
+        """SHOW_S after the event with the number `last` was appended."""
+        self._look = None
+        if self._shown < last:
+            self._unwritten = f"cannot write events to {self._segments[-1].path}: its disk does not answer"
+            _log.warning("events.unwritten", error="the disk does not answer")
+            self._show(self._next - 1)
+        self._write()
+        if self._flying and self._look is None:
+            self._writer.poke()
+            self._look = self._loop.call_later(SHOW_S, self._looked, self._shown)
+
+    def _take_up(self, first: int) -> tuple[Segment, int]:
+        """Begins to write into a folder that could only be read so far. Raises OSError. Blocks."""
         if not (self._folder / "epoch").exists():
             state_file.write_text(self._folder / "epoch", self._epoch + "\n")
-        segment = segments.create(self._folder, self._pending[0][0] if self._pending else self._next)
-        self._fd = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self._segments = [s for s in self._segments if s.size] + [segment]
-        return segment
+        return _begun(self._folder, first)
 
     def _line(self, number: int, key: RecordKey | None, event: Event) -> segments.Line:
         accepted_at, record = (key.accepted_at, key.record) if key is not None else (0.0, -1)
@@ -199,19 +273,22 @@ class EventStore:
 
         Raises CursorTooOld where the history no longer reaches back so far, InvalidRequest for what is no cursor.
         """
+        await self._settled()
         after = self._segments[0].first - 1 if cursor is None else self._number(cursor)
-        if after >= self._next - 1:
+        if after >= self._shown:
             return []
         if after >= self._recent_after:
             start = bisect_right(self._numbers, after)
-            found = list(zip(self._numbers[start : start + limit], self._recent[start : start + limit], strict=True))
+            stop = min(start + limit, bisect_right(self._numbers, self._shown))
+            found = list(zip(self._numbers[start:stop], self._recent[start:stop], strict=True))
         else:
             found = await self._from_disk(after, limit)
         return [(event, self._cursor(number)) for number, event in found]
 
     async def _from_disk(self, after: int, limit: int) -> list[tuple[int, Event]]:
         start = max(bisect_right(self._segments, after + 1, key=lambda s: s.first) - 1, 0)
-        # Sizes are taken now: what is written later is no part of this answer.
+        # What waits, and sizes, are taken now: what is written later is no part of this answer.
+        waiting = [(number, event) for number, _, event in self._pending if number <= self._shown]
         parts = [(s.path, s.offset_of(after + 1), s.size) for s in self._segments[start:]]
         try:
             lines = await self._threads.run(segments.read, parts, after, limit)
@@ -219,13 +296,19 @@ class EventStore:
             raise CursorTooOld(self.oldest_cursor()) from None  # dropped in this very moment
         found = [(x.q, Event(x.t, x.k, x.j, x.r, x.m, x.s, x.a)) for x in lines]
         last = found[-1][0] if found else after
-        found += [(number, event) for number, _, event in self._pending if number > last]  # behind all that is on disk
+        found += [(number, event) for number, event in waiting if number > last]  # behind all that is on disk
         return found[:limit]
+
+    async def _settled(self) -> None:
+        """Returns when readers see all that was appended before."""
+        last = self._next - 1
+        while self._shown < last:
+            await self._grown.next()
 
     async def wait_beyond(self, cursor: str) -> None:
         """Returns when there is an event behind `cursor`. Raises as `read` does."""
         after = self._number(cursor)
-        while self._next - 1 <= after:
+        while self._shown <= after:
             await self._grown.next()
 
     def newest_cursor(self) -> str:
@@ -259,42 +342,60 @@ class EventStore:
         while True:
             seen = await self._dirty.beyond(seen)
             try:
-                if self._pending:
-                    self._flush()
+                self._write()
                 await self._sync()
+                self._unsynced = ""
                 await self._keep_bound()
             except OSError as error:
-                self._unwritten = f"cannot sync events in {self._folder} to the disk: {error.strerror}"
+                self._unsynced = f"cannot sync events in {self._folder} to the disk: {error.strerror}"
                 _log.warning("events.unwritten", error=str(error))
-                self._dirty.tell()
-            if self._pending:
                 self._dirty.tell()
             await anyio.sleep(SYNC_S)
 
     async def answers(self) -> None:
-        """Returns when the disk has answered, be it with an error."""
-        with contextlib.suppress(OSError):
+        """Returns when the disk has answered, be it with an error, or is being waited for: a new daemon would get no
+        answer either."""
+        if self._unwritten or self._syncing:
+            return
+        with contextlib.suppress(OSError), anyio.move_on_after(SHOW_S):
             await self._sync()
 
     async def close(self) -> None:
-        """Puts all that was written onto the disk, as far as it takes it."""
+        """Puts all that was written onto the disk, as far as it takes it, and soon."""
+        await self._settled()
+        synced = False
         try:
-            await self._sync()
+            with anyio.move_on_after(CLOSE_S):
+                await self._sync()
+                synced = True
         except OSError as error:
             _log.warning("events.unwritten", error=str(error))
-        if self._fd >= 0:
+        self._turning = True  # nothing is written any more
+        if self._look is not None:
+            self._look.cancel()
+        if self._fd >= 0 and synced and not self._flying:
             os.close(self._fd)
 
     async def _sync(self) -> None:
         if self._fd < 0:
             return
-        await self._threads.run(os.fdatasync, self._fd)
+        await self._threads.run(self._put_down, self._fd)
+
+    def _put_down(self, fd: int) -> None:
+        """Raises OSError. Blocks."""
+        self._syncing = True
+        try:
+            os.fdatasync(fd)
+        finally:
+            self._syncing = False
 
     async def _keep_bound(self) -> None:
         if self._pending or self._fd < 0:
             return  # what is not on disk must not count as told
         if self._segments[-1].size * PARTS >= self.keep_bytes:
             await self._begin_segment()
+            if self._pending:
+                return  # next time, when these are written, too
         sizes = [s.size for s in self._segments]
         drop = 0
         while drop < len(sizes) - 1 and sum(sizes[drop:]) > self.keep_bytes:
@@ -310,15 +411,24 @@ class EventStore:
         await self._threads.run(_unlink, [s.path for s in dropped])
 
     async def _begin_segment(self) -> None:
-        before = self._fd
-        segment = segments.create(self._folder, self._next)
-        self._fd = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self._segments.append(segment)
+        before, self._turning = self._fd, True
+        try:
+            segment, self._fd = await self._turns.run(_begun, self._folder, self._next)
+            self._segments.append(segment)
+        finally:
+            self._turning = False
+            self._write()
         try:
             await self._threads.run(os.fdatasync, before)
             await self._threads.run(sync_folder, self._folder)
         finally:
             os.close(before)
+
+
+def _begun(folder: Path, first: int) -> tuple[Segment, int]:
+    """A new segment, opened. Raises OSError."""
+    segment = segments.create(folder, first)
+    return segment, os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def _write(fd: int, data: bytes, offset: int) -> None:

@@ -7,7 +7,7 @@ rest, a space, a JSON object.
 import os
 import re
 import zlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from pathlib import Path
@@ -52,10 +52,6 @@ class Segment:
         """A line with this number begins at this offset."""
         if not self._noted or offset - self._noted[-1][1] >= STEP:
             self._noted.append((number, offset))
-
-    def unnote(self, offset: int) -> None:
-        """Removes the notes of lines from this offset on: writing them failed."""
-        del self._noted[bisect_left(self._noted, offset, key=lambda noted: noted[1]) :]
 
     def offset_of(self, number: int) -> int:
         """Where a reader that wants this number may begin."""

@@ -66,7 +66,6 @@ class Degraded:
         self._folders: dict[Path, str] = {}
         self._fds = ""
         self._told = 0.0
-        self._threads = threads.Pool(3, abandon_on_cancel=True)
         #: Ranks of the largest job that was refused since the last look that found room for it.
         self._ranks = 1
         self._refused = Changes()
@@ -123,6 +122,7 @@ class Degraded:
             self._condition("descriptors", self._fds)
 
     async def _watch(self, folder: Path, lost: str) -> None:
+        thread = threads.InOrder("folder")  # one, however long the disk hangs
         while True:
             ranks, refused = self._ranks, self._refused.count
             look, told = functools.partial(writable, folder), lost
@@ -130,13 +130,7 @@ class Degraded:
                 look = functools.partial(writable_for_job, folder, ranks)
                 if ranks > 1:
                     told = f"no job with {ranks} ranks can be accepted, and records may be written later"
-            why = f"does not answer within {ANSWER_S:g} s"
-            with anyio.move_on_after(ANSWER_S):
-                try:
-                    await self._threads.run(look)
-                    why = ""
-                except OSError as error:
-                    why = trouble_of(error) if error.errno not in FULL else ""
+            why = await _refusal(thread, look)
             if not why and folder == self._root.jobs and ranks == self._ranks:
                 self._ranks = 1
             before = self._folders.pop(folder, "")
@@ -153,3 +147,20 @@ class Degraded:
     def _condition(self, device: str, reason: str) -> None:
         action = EXPLANATIONS[Code.DAEMON_DEGRADED].action
         self._found(CheckResult(ITEM, Status.WARN, Code.DAEMON_DEGRADED, reason, device=device, action=action))
+
+
+async def _refusal(thread: threads.InOrder, look: Callable[[], None]) -> str:
+    """Why a look failed, or has not ended in time; empty where it succeeded. None is taken where the last one hangs."""
+    errors: list[OSError] = []
+
+    def looked() -> None:
+        try:
+            look()
+        except OSError as error:
+            errors.append(error)
+
+    if not thread.waiting:
+        thread.hand(looked)
+    if not await thread.settled(ANSWER_S):
+        return f"does not answer within {ANSWER_S:g} s"
+    return trouble_of(errors[0]) if errors and errors[0].errno not in FULL else ""

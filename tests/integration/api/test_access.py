@@ -488,7 +488,7 @@ def test_certificates_are_read_again(listening: Listening) -> None:
 
         listening.own.certificate.write_text("nonsense")
         assert listening.handshake(context)[1] == first
-        assert "tls.not_reloaded" in listening.daemon.stderr.read_text()
+        eventually(lambda: "tls.not_reloaded" in listening.daemon.stderr.read_text())
 
         listening.authority.pair("localhost", into=listening.own)
         second = listening.handshake(context)[1]
@@ -512,7 +512,7 @@ def test_a_key_that_everybody_may_read_is_refused(listening: Listening) -> None:
     own.key.chmod(0o644)
     assert listening.handshake(context)[1] == before
     said = f"{own.key}: its mode 0644 lets everybody read or write the key: chmod 600 {own.key}"
-    assert said in listening.daemon.stderr.read_text()
+    eventually(lambda: said in listening.daemon.stderr.read_text())
     done = musterd("--root", str(own.key.parent / "r"), "--config", str(listening.daemon.config))
     assert done.returncode == 1 and f"tls: {said}" in done.stderr.splitlines()[-1]
     own.key.chmod(0o600)

@@ -36,10 +36,14 @@ def test_a_supervisor_that_dies_again_and_again_is_a_condition_and_its_job_can_b
     deaths = [event for event in daemon.event_list("job") if event.kind == "job.supervisor_died"]
     assert [event.attributes["how"] for event in deaths] == ["was killed by SIGKILL"] * 2  # of many, one a minute
     assert "it died 3 times within 60 s" in text
+
     # Of the job's: a nursery that is slow to come up has a line of its own.
-    logged = [line for line in daemon.stderr.read_text().splitlines() if "supervisor.died" in line]
-    logged = [line for line in logged if json.loads(line)["job"] == "job"]
-    assert len(logged) == 3 and str(killed) in logged[-1]
+    def logged() -> list[str]:
+        lines = [line for line in daemon.stderr.read_text().splitlines(keepends=True) if "supervisor.died" in line]
+        return [line for line in lines if line.endswith("\n") and json.loads(line)["job"] == "job"]
+
+    eventually(lambda: len(logged()) >= 3)
+    assert len(logged()) == 3 and str(killed) in logged()[-1]
     daemon.stop("job", grace_s=1)
     assert not alive(pid)
     assert daemon.get("job").state == job_pb2.JOB_STATE_STOPPED

@@ -94,7 +94,7 @@ def test_a_killed_supervisor_gets_a_successor_that_works(limited: Daemon, hard: 
     assert (job.state, job.verdict.exit_code) == (job_pb2.JOB_STATE_FAILED, 7), job
     assert daemon.output(job).endswith(b"last\n") and job.ranks[0].lost_log_bytes == 0
     assert "limit of open files" in daemon.root.nursery_log.read_text()
-    assert "limit of open files" in daemon.stderr.read_text()
+    eventually(lambda: "limit of open files" in daemon.stderr.read_text())
     # The one that had to step aside ends with the last of its ranks.
     eventually(lambda: not alive(nursery) or limit_of(nursery) == before)
 

@@ -1,11 +1,13 @@
-"""Losses of the daemon's own logs: lines that audit.log lacks, and a nursery.log that nobody can open."""
+"""Losses of the daemon's own logs: of its stderr, of audit.log, and a nursery.log that nobody can open."""
 
 import json
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Daemon, eventually
+from tests.conftest import BIN, Daemon, eventually
 
 METRICS = '[metrics]\nlisten = "unix:{}"\n'
 
@@ -61,3 +63,17 @@ def test_a_nursery_log_that_cannot_be_opened(daemon: Daemon, made: str) -> None:
     assert daemon.wait("behind").verdict.exit_code == 0
     log.rmdir() if made == "folder" else log.unlink()
     eventually(lambda: not [text for text in warnings(daemon) if str(log) in text])
+
+
+def test_a_daemon_whose_own_log_cannot_be_written(short_tmp: Path) -> None:
+    daemon = Daemon(short_tmp)
+    daemon.musterd = ("sh", "-c", 'exec "$0" "$@" 2>/dev/full', BIN / "musterd")
+    try:
+        daemon.start()
+        daemon.run("true", job_id="a")
+        assert daemon.wait("a").verdict.exit_code == 0
+        (text,) = eventually(lambda: [text for text in warnings(daemon) if text.startswith("stderr: ")])
+        assert "No space left on device; the daemon's log lacks" in text
+        assert daemon.kill(signal.SIGTERM) == 0
+    finally:
+        daemon.close()

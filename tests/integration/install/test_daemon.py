@@ -324,7 +324,8 @@ def test_a_fifo_in_the_place_of_the_nurserys_log(daemon: Daemon) -> None:
     daemon.start()
     daemon.run("true", job_id="job")
     assert daemon.wait("job").state == job_pb2.JOB_STATE_SUCCEEDED
-    assert "nursery.log_unwritten" in daemon.stderr.read_text() and "is not a regular file" in daemon.stderr.read_text()
+    eventually(lambda: "nursery.log_unwritten" in daemon.stderr.read_text())
+    assert "is not a regular file" in daemon.stderr.read_text()
 
 
 def test_too_few_descriptors_are_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -351,11 +351,13 @@ async def test_a_client_that_left_in_a_task_group_is_in_the_audit_log(tmp_path):
     config: Any = SimpleNamespace(limits=LimitsTable(), exec=ExecTable())
     slots = Listeners(lambda: config).add("operators", "socket")
     registry: Any = FakeRegistry()
-    guard = boundary.Boundary(lambda _: Caller(Role.OPERATOR, "socket"), Audit(path), slots, registry)
+    audit = Audit(path)
+    guard = boundary.Boundary(lambda _: Caller(Role.OPERATOR, "socket"), audit, slots, registry)
     behaviour = raising(ExceptionGroup("", [aio.InternalError()]))
     guarded = guard.guard(lambda request, context: behaviour(), "/muster.v1.ExecService/Exec")
     with pytest.raises(asyncio.CancelledError):
         await guarded(iter(()), SimpleNamespace(invocation_metadata=tuple, add_done_callback=lambda _: None))
+    audit.settle(60)
     assert [json.loads(line)["answer"] for line in path.read_text().splitlines()] == ["CANCELLED"]
 
 

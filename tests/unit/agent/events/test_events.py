@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -234,6 +235,69 @@ async def test_a_full_disk_hides_no_event_and_loses_none(tmp_path: Path, monkeyp
         tasks.cancel_scope.cancel()
     async with opened(tmp_path) as store:
         assert await messages(store) == ["event 0", "event 1"]
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A disk that takes events only once this is set."""
+    answers, write = threading.Event(), os.pwrite
+
+    def waiting(fd: int, data: bytes, offset: int) -> int:
+        assert answers.wait(60)
+        return write(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", waiting)
+    return answers
+
+
+async def test_an_event_is_seen_when_it_is_written(tmp_path: Path, silent: threading.Event):
+    async with opened(tmp_path) as store, anyio.create_task_group() as tasks:
+        cursor = store.newest_cursor()
+        store.append([told(0)])
+        with anyio.move_on_after(0.05) as seen:
+            await store.wait_beyond(cursor)
+        assert seen.cancelled_caught
+        tasks.start_soon(store.wait_beyond, cursor)
+        silent.set()
+    assert (await messages(store)) == ["event 0"]
+
+
+async def test_a_silent_disk_hides_no_event_and_has_them_in_order_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: threading.Event
+):
+    monkeypatch.setattr(event_store, "SHOW_S", 0.01)
+    monkeypatch.setattr(event_store, "SYNC_S", 0.001)
+    async with opened(tmp_path) as store, anyio.create_task_group() as tasks:
+        await tasks.start(store.run)
+        store.append([told(0)])
+        assert await messages(store) == ["event 0"]
+        store.append([told(1), told(2)])
+        assert await messages(store) == ["event 0", "event 1", "event 2"]
+        assert "does not answer; 3 wait in memory" in store.trouble[0]
+        silent.set()
+        await until(lambda: not store.trouble)
+        tasks.cancel_scope.cancel()
+    async with opened(tmp_path) as store:
+        assert await messages(store) == ["event 0", "event 1", "event 2"]
+
+
+async def test_events_for_which_there_is_no_room_are_counted_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: threading.Event
+):
+    monkeypatch.setattr(event_store, "SHOW_S", 0.01)
+    monkeypatch.setattr(event_store, "MAX_PENDING", 3)
+    async with opened(tmp_path) as store:
+        store.append([told(0)])
+        await store.read(None, 1)
+        for i in range(1, 6):
+            store.append([told(i)])
+        assert "3 wait in memory, 3 older ones are lost" in store.trouble[0]
+        silent.set()
+        await until(lambda: not store.trouble)
+    async with opened(tmp_path) as store:
+        *kept, lost = [event for event, _ in await store.read(None, 9)]
+        assert [event.message for event in kept] == ["event 0", "event 4", "event 5"]
+        assert (lost.kind, lost.attributes) == ("node.events_lost", {"events": "3"})
 
 
 async def test_a_folder_that_cannot_be_written_is_read_and_taken_up_later(

@@ -1,13 +1,15 @@
 """The daemon's own log."""
 
-import io
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 
 from muster.agent.host import log_setup
+from tests.unit.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -17,8 +19,8 @@ def _as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_an_exception_is_reported_without_the_values_of_variables(form: str) -> None:
-    out = io.StringIO()
+def test_an_exception_is_reported_without_the_values_of_variables(form: str, tmp_path: Path) -> None:
+    out = (tmp_path / "log").open("w")
     log_setup.configure("debug", form, out)  # type: ignore[arg-type]  # one of the two
 
     def fails(_env: dict[str, str]) -> None:
@@ -28,7 +30,57 @@ def test_an_exception_is_reported_without_the_values_of_variables(form: str) -> 
         fails({"TOKEN": "hunter" + "2"})
     except KeyError as error:
         structlog.get_logger("a").error("a call failed", exc_info=error)
-    assert "KeyError" in out.getvalue() and "in fails" in out.getvalue()
-    assert "hunter2" not in out.getvalue()
+    log_setup.own_log(out.fileno()).settle(60)
+    said = Path(out.name).read_text()
+    out.close()
+    assert "KeyError" in said and "in fails" in said
+    assert "hunter2" not in said
     if form == "json":
-        assert json.loads(out.getvalue())["event"] == "a call failed"
+        assert json.loads(said)["event"] == "a call failed"
+
+
+def test_lines_that_a_full_disk_does_not_take_are_counted(tmp_path: Path) -> None:
+    out = (tmp_path / "log").open("w")
+    log_setup.configure("info", "json", out)
+    log, written = log_setup.own_log(out.fileno()), os.dup(out.fileno())
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, out.fileno())
+    for number in range(3):
+        structlog.get_logger("a").info("refused", number=number)
+    log.settle(60)
+    assert "No space left on device; the daemon's log lacks 3 line(s)" in log.trouble
+    os.dup2(written, out.fileno())
+    structlog.get_logger("a").info("taken")
+    log.settle(60)
+    assert not log.trouble
+    out.close()
+    said = [json.loads(line) for line in Path(out.name).read_text().splitlines()]
+    assert [(line["event"], line.get("lines")) for line in said] == [("log.lost", 3), ("taken", None)]
+    os.close(full)
+    os.close(written)
+
+
+async def test_a_pipe_that_nobody_reads_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_setup, "STUCK_S", 1e-9)
+    monkeypatch.setattr(log_setup, "MAX_WAITING", 1 << 20)
+    read, write = os.pipe()
+    log = log_setup.OwnLog(write)
+    log.lost_line = lambda lines, since: f"lost {lines}"
+    line = "x" * (1 << 14)
+    for _ in range(100):
+        log.msg(line)
+    await until(lambda: "nobody reads it" in log.trouble)
+    assert "lacks" in log.trouble
+    found = b""
+    with os.fdopen(read, "rb", buffering=0) as reader:
+        while found.count(b"\n") < 63:
+            found += reader.read(1 << 16)
+        log.settle(60)
+        log.msg("last")
+        log.settle(60)
+        os.close(write)
+        found += reader.read()
+    *whole, lost, last = found.decode().splitlines()
+    assert set(whole) == {line} and last == "last"
+    assert lost == f"lost {100 - len(whole)}"
+    assert not log.trouble
