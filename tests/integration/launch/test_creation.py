@@ -43,8 +43,9 @@ def test_a_gang_with_its_steps_and_a_session(by_program: bool, daemon: Daemon, t
         (tmp_path / name).chmod(0o755)
     daemon.run("sh", "-c", script, job_id="x", ranks=4, **steps)
     eventually(lambda: daemon.get("x").state == job_pb2.JOB_STATE_RUNNING)
-    done = daemon.cli("exec", "x", "--", "sh", "-c", "touch go; echo $RANK beside")
+    done = daemon.cli("exec", "x", "--", "sh", "-c", "echo $RANK beside")
     assert (done.returncode, done.stdout) == (0, "0 beside\n")
+    daemon.cli("exec", "x", "--", "touch", "go")  # the job ends, and this session with it
     job = daemon.wait("x")
     assert job.state == job_pb2.JOB_STATE_SUCCEEDED, job.verdict
     for rank in job.ranks:

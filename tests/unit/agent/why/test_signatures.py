@@ -857,7 +857,7 @@ def test_a_pipe_holds_nothing_up(write: Callable[[str, str], Path], tmp_path: Pa
 
 def test_the_example_of_the_documentation_is_good(write: Callable[[str, str], Path]) -> None:
     text = (Path(__file__).parents[4] / "docs" / "guides/why.md").read_text()
-    example = text[text.index("    [[signature]]") : text.index("| key | |", text.index("    [[signature]]"))]
+    example = text[text.index("[[signature]]") : text.index("```", text.index("[[signature]]"))]
     table = signatures.load(write("x.toml", "\n".join(line.strip() for line in example.splitlines())))
     assert table.problems == ()
     assert "our-license-server" in {signature.id for signature in table.signatures}
