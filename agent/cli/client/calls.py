@@ -6,6 +6,7 @@ This module imports gRPC: import it inside commands only.
 import functools
 import getpass
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ ANSWER_S = 30.0
 #: holds its output for longer (LOST_S in supervisors/session/session.py).
 PATIENCE_S = 60.0
 _MAX_MESSAGE = 64 << 20
+#: Logs and events are read by two threads, and both calls fail at once where the daemon is killed.
+_FIRST_USE = threading.Lock()
 
 Response = TypeVar("Response")
 
@@ -197,11 +200,13 @@ class DaemonConnection:
 
     def failure(self, error: grpc.RpcError, timeout: float | None) -> CommandFailed:
         """What the command says about a call that failed."""
-        from grpc import aio  # only now is it run
+        with _FIRST_USE:
+            from grpc import aio  # only now is it run
 
+            answered = isinstance(error, grpc.Call | aio.AioRpcError)
         from muster import client
 
-        if not isinstance(error, grpc.Call | aio.AioRpcError):
+        if not answered:
             return CallFailed("UNKNOWN", str(error))
         status = error.code().name
         known = client.failure(error)
