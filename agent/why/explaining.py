@@ -126,7 +126,7 @@ class Explaining:
 
     async def _resume(self) -> None:
         """Explains, once and one after the other, the earlier attempts of jobs that have not ended, and the newest jobs
-        that ended shortly before an earlier daemon did."""
+        that ended shortly before an earlier daemon did, those that succeeded at a later attempt among them."""
         for entry in self._registry.live():
             self._one_goes_on(entry)
         await self._registry.ended.indexed.wait()
@@ -134,9 +134,11 @@ class Explaining:
         for row in [row for row in self._registry.ended.rows() if _is_recent(row, since)][:RESUMED]:
             with contextlib.suppress(JobNotFound):
                 entry = await self._registry.get(row.job_id)
-                if entry.lacks_explanation and entry.job_id not in self._followed:
+                if entry.job_id in self._followed:
+                    continue
+                if entry.lacks_explanation or entry.lacks_past:
                     await self._explain_safely(entry, self._later)
-                if self.on_explained is not None and entry.job_id not in self._followed:
+                if self.on_explained is not None and row.state in EXPLAINED:
                     await self.on_explained(entry, False)
 
     async def _follow(self, entry: Entry) -> None:
@@ -256,7 +258,7 @@ def _as_ended(entry: Entry) -> Entry:
 
 
 def _is_recent(row: Ended, since: float) -> bool:
-    return row.state in EXPLAINED and row.ended_at > since and not row.damaged
+    return (row.state in EXPLAINED or row.retried) and row.ended_at > since and not row.damaged
 
 
 def _event(entry: Entry, found: Explained, before: Explained | None) -> Event:

@@ -66,7 +66,6 @@ def spawn_alone(spec: ProcessSpec) -> Waiting[tuple[int, int]]:
         fds += os.pipe()
         fds += os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         gate_read, gate_write, said, line = fds
-        os.write(gate_write, b"1")
         children = NewProcesses([spec], (gate_read, gate_write), line)
         try:
             children.begin()
@@ -74,6 +73,8 @@ def spawn_alone(spec: ProcessSpec) -> Waiting[tuple[int, int]]:
         except BaseException:
             children.end()
             raise
+        # Not before: who already runs may end by SIGKILL, and would be taken for one that the kernel did not let begin.
+        os.write(gate_write, b"1")
         fds.remove(said)
         return pid, said
     finally:

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import select
@@ -69,11 +70,11 @@ def in_own_process(work: Callable[[], Any], *, few_descriptors: bool = False) ->
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on: fork in a process with threads
         pid = os.fork()
     if pid == 0:
+        # What the parent left to the collector would close its descriptors, whose numbers are others' by then.
+        gc.disable()
         os.close(read)
         if few_descriptors:
-            kept = os.dup2(write, 3) if write != 3 else 3
-            descriptors.close_all_but({0, 1, 2, kept})
-            write = kept
+            descriptors.close_all_but({0, 1, 2, write})
         _work(work, write)
     os.close(write)
     parts = []

@@ -34,6 +34,8 @@ class Ended:
     by_itself: bool = False
     #: Whether it has outputs that could not be delivered.
     outputs_kept: bool = False
+    #: Whether it had attempts before its last one.
+    retried: bool = False
 
     @property
     def key(self) -> tuple[float, str]:
@@ -53,8 +55,14 @@ class Ended:
         folders = folders_of(entry.job_id, entry.spec)
         user = "" if entry.damaged else sys.intern(entry.spec.user)
         row = (entry.job_id, job.accepted_at, job.ended_at, job.state, job.node_rank, ranks, folders)
-        by_itself = not entry.damaged and modelarts.has_worker_log(entry.spec)
-        return cls(*row, damaged=entry.damaged, user=user, by_itself=by_itself, outputs_kept=job.outputs_kept)
+        return cls(
+            *row,
+            damaged=entry.damaged,
+            user=user,
+            by_itself=not entry.damaged and modelarts.has_worker_log(entry.spec),
+            outputs_kept=job.outputs_kept,
+            retried=bool(job.past),
+        )
 
 
 def numbers_of(ranks: Sequence[int]) -> Sequence[int]:

@@ -28,6 +28,7 @@ from muster.supervisors.system import trust
 #: The last record is first searched for in so many bytes at a journal's end.
 _TAIL_BYTES = 4096
 _PLANNED = b'"kind":"planned"'
+_RESTARTING = b'"kind":"restarting"'
 _LOST_WITH_LINE = b'"kind":"lost_bytes"', b'"line":'
 
 
@@ -116,6 +117,7 @@ def _summary(job_id: str, paths: JobPaths) -> Summary | None:
             user=sys.intern(spec.user),
             by_itself=modelarts.has_worker_log(spec),
             outputs_kept=bool(last.get("kept")),
+            retried=any(_RESTARTING in line for line in lines),
         )
         if not release.possible(cards, placed["card_kind"], first["boot"]):
             cards = ()

@@ -34,54 +34,80 @@ from muster.supervisors.model.node_ends import LABEL
 
 def wait(args: argparse.Namespace) -> int:
     """Stays until node 0 says how the job ended; returns the code that it tells. Raises NotReady."""
-    with placeholder(args.env_file), _meet(args) as sock:
-        say(f"has reported to node 0 at {args.lead}; waits for the end of its mpirun")
-        sock.settimeout(None)
-        try:
-            line = read_line(sock)
-        except OSError as error:
-            raise NotReady(node_ends.lost(0, args.lead, seen(error))) from None
-        except Stopped:
-            with contextlib.suppress(OSError):
-                send_line(sock, STOPPED)
-            raise
-        told = read_end(line)
-        if told is None:
-            what = f"it said {line!r}" if line else "it closed the connection without a word of how the job ended"
-            raise NotReady(node_ends.lost(0, args.lead, what))
-    code, reason = told
+    node_0 = _Node0(args)
+    try:
+        with placeholder(args.env_file):
+            node_0.meet()
+            say(f"has reported to node 0 at {args.lead}; waits for the end of its mpirun")
+            code, reason = node_0.end()
+    except Stopped:
+        node_0.tell(STOPPED)
+        raise
+    finally:
+        node_0.close()
     say(f"node 0 has ended with code {code}" + (f": {reason}" if reason else ""))
     if node_ends.read(LABEL + reason):
         say(reason)
     return code
 
 
-def _meet(args: argparse.Namespace) -> socket.socket:
-    """A connection to node 0, which knows us. Tries until the deadline; raises NotReady."""
-    host, _, port = args.lead.rpartition(":")
-    deadline = time.monotonic() + args.ready_timeout
-    what = "not tried"
-    while True:
-        sock = None
+class _Node0:
+    """The connection to node 0. A signal may end this program at any point, and node 0 is to hear of it."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._sock: socket.socket | None = None
+
+    def meet(self) -> None:
+        """Until node 0 knows us. Tries until the deadline; raises NotReady."""
+        args = self._args
+        host, _, port = args.lead.rpartition(":")
+        deadline = time.monotonic() + args.ready_timeout
+        while True:
+            try:
+                self._sock = socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S)
+                keep_alive(self._sock)
+                send_line(self._sock, hello(args.job_id, args.node_rank))
+                answer = read_line(self._sock)
+                if answer == "welcome":
+                    return
+                what = f"it answers {answer!r}" if answer else "it closed the connection"
+                if answer.startswith("no "):
+                    what = f"it refused this node: {answer[3:]}"
+            except OSError as error:
+                what = seen(error)
+            except UnicodeError as error:  # a name that IDNA has no way to write
+                what = str(error)
+            self.close()
+            if time.monotonic() >= deadline:
+                raise NotReady(node_ends.late(0, args.lead, args.ready_timeout, what))
+            time.sleep(AGAIN_S)
+
+    def end(self) -> tuple[int, str]:
+        """Code and reason, once node 0 tells them. Raises NotReady."""
+        assert self._sock is not None
+        self._sock.settimeout(None)
         try:
-            sock = socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S)
-            keep_alive(sock)
-            send_line(sock, hello(args.job_id, args.node_rank))
-            answer = read_line(sock)
-            if answer == "welcome":
-                return sock
-            what = f"it answers {answer!r}" if answer else "it closed the connection"
-            if answer.startswith("no "):
-                what = f"it refused this node: {answer[3:]}"
+            line = read_line(self._sock)
         except OSError as error:
-            what = seen(error)
-        except UnicodeError as error:  # a name that IDNA has no way to write
-            what = str(error)
-        if sock is not None:
-            sock.close()
-        if time.monotonic() >= deadline:
-            raise NotReady(node_ends.late(0, args.lead, args.ready_timeout, what))
-        time.sleep(AGAIN_S)
+            raise NotReady(node_ends.lost(0, self._args.lead, seen(error))) from None
+        told = read_end(line)
+        if told is None:
+            what = f"it said {line!r}" if line else "it closed the connection without a word of how the job ended"
+            raise NotReady(node_ends.lost(0, self._args.lead, what))
+        return told
+
+    def tell(self, line: str) -> None:
+        """Where there is a connection."""
+        if self._sock is not None:
+            with contextlib.suppress(OSError):
+                send_line(self._sock, line)
+
+    def close(self) -> None:
+        """Also what was never opened."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
 
 
 def _arguments(words: list[str]) -> tuple[argparse.Namespace, list[str]]:

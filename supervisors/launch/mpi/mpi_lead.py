@@ -282,16 +282,23 @@ class Lead:
             data = b""
         if not data:
             self._drop(peer)
-        elif peer.rank:
-            if data.strip() == STOPPED.encode():
-                self._drop(peer, node_ends.stopped(peer.rank, self._name(peer.rank)))
-        else:
-            peer.data += data
-            line, newline, _ = bytes(peer.data).partition(b"\n")
+            return
+        peer.data += data
+        if not peer.rank:
+            line, newline, rest = bytes(peer.data).partition(b"\n")
             if newline:
+                peer.data[:] = rest
                 self._meet(peer, line.decode("utf-8", "replace").strip())
             elif len(peer.data) >= MAX_LINE:
                 self._refuse(peer, "it did not identify itself")
+        if peer.rank:
+            self._hear(peer)
+
+    def _hear(self, peer: Peer) -> None:
+        """What a node says that has reported: that it goes."""
+        *lines, peer.data[:] = bytes(peer.data)[-MAX_LINE:].split(b"\n")
+        if STOPPED.encode() in lines:
+            self._drop(peer, node_ends.stopped(peer.rank, self._name(peer.rank)))
 
     def _meet(self, peer: Peer, line: str) -> None:
         said, job_id = read_hello(line), self._args.job_id

@@ -56,7 +56,8 @@ def trains(on_stage: Stage, how: str, absent: Path, cards: bool, **fields: Any) 
         WORK.on(card)
     eventually(lambda: b"step" in daemon.output(daemon.get("ddp")), 240)
     assert watcher.wait("ddp", time.time(), looks(80))
-    assert {change.verdict for change in watcher.changes["ddp"]} == {"ALIVE"}
+    # A second in which this machine holds one of them up is a minute to the detector, and the others wait for it.
+    assert {change.verdict for change in watcher.changes["ddp"]} <= {"ALIVE", "WAITING"}
 
 
 @pytest.mark.slow

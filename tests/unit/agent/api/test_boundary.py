@@ -466,7 +466,7 @@ async def test_wait(world):
 
 
 async def test_jobs_that_may_yet_be_read_are_listed_and_refused(world):
-    world.registry.jobs["j"].damaged = "/state/jobs/j/journal: line 2: the checksum does not fit"
+    world.registry.jobs["j"].give_up("/state/jobs/j/journal: line 2: the checksum does not fit")
     world.registry.jobs["j"].unread = True
     listed = await world.client.jobs.List(job_pb2.ListRequest())
     assert "line 2" in listed.jobs[0].warnings[0]

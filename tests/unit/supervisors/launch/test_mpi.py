@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from muster.supervisors.launch.mpi import mpi_scout
 from muster.supervisors.launch.mpi.mpi_files import env_lines, placeholder, write_private
-from muster.supervisors.launch.mpi.mpi_link import NotReady, end, hello, read_end, read_hello
+from muster.supervisors.launch.mpi.mpi_link import STOPPED, NotReady, end, hello, read_end, read_hello
 from muster.supervisors.model.node_ends import read
 from tests import mpi_rank, sshd
 from tests.conftest import alive, eventually
@@ -444,6 +444,17 @@ def test_a_waiting_node_that_is_stopped(cluster):
     assert wait.code() == 128 + signal.SIGTERM
     assert "ended by SIGTERM while it waited for node 0" in wait.said
     assert lead.code() == 1
+    assert read(lead.said.splitlines()[-1]) == "stopped on node 1 (127.0.0.3)"
+
+
+def test_a_node_that_goes_with_its_first_word(cluster):
+    """A stop may come at any moment: node 0 reads both lines at once."""
+    cluster.mpirun("echo up; exec sleep 1000")
+    lead = cluster.lead()
+    lead.until("waiting, at most")
+    with socket.create_connection(("127.0.0.1", cluster.port), timeout=SOON_S) as sock:
+        sock.sendall(f"{hello(JOB, 1)}\n{STOPPED}\n".encode())
+        assert lead.code() == 1
     assert read(lead.said.splitlines()[-1]) == "stopped on node 1 (127.0.0.3)"
 
 

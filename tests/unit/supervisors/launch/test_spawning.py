@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from muster.probes.kernel import process
 from muster.supervisors.launch import child, environment, spawning, user_folder
 from muster.supervisors.launch.child import Account, ProcessSpec, read_unborn
 from muster.supervisors.launch.creation import forked_start
@@ -21,7 +22,7 @@ from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import NotStartable
 from muster.supervisors.system import settings_file
 from muster.supervisors.system.settings_file import SupervisorSettings
-from tests.unit.supervision import created, in_own_process
+from tests.unit.supervision import created, in_own_process, until, wait_ended
 
 SPEC = JobSpec("j", ("python", "x.py"), ranks=2)
 
@@ -123,6 +124,40 @@ def test_a_signal_that_comes_meanwhile_is_not_taken_for_the_childs(tmp_path):
         return [heard == [os.getpid()], alive]
 
     assert in_own_process(work) == [True, True]
+
+
+# --- one for which no record waits ------------------------------------------------------------------------------------
+
+
+def test_a_session_is_let_go_once_its_process_is_known(way, tmp_path):
+    """One that ran before could end by SIGKILL, as one does that the kernel does not let begin."""
+
+    def work() -> Any:
+        (made,) = births_in(tmp_path, 1, "sh", "-c", f"echo ran >> {tmp_path}/ran; kill -9 $$")
+        out = os.open(tmp_path / "fifo", os.O_RDWR | os.O_NONBLOCK)
+        begun = spawning.spawn_alone(made)
+        states: list[str] = []
+        if way == "program":
+            program, _ = next(begun)
+            wait_ended(program)  # it is not waited for yet, as the one that it created
+            states = until(lambda: at_rest() if len(at_rest()) == 2 else [], "the process at the gate")
+            pid, said = finished(begun)
+        else:
+            pid, said = created(begun)
+        status = os.waitpid(pid, 0)[1]
+        os.close(out)
+        return [sorted(states), status, (tmp_path / "ran").read_text(), child.read_unborn_line(said)]
+
+    def finished(begun: Any) -> Any:
+        with pytest.raises(StopIteration) as end:
+            begun.send(True)
+        return end.value.value
+
+    def at_rest() -> list[str]:
+        return [s.state for s in process.all_stats().values() if s.ppid == os.getpid() and s.state in "SZ"]
+
+    at_the_gate = ["S", "Z"] if way == "program" else []
+    assert in_own_process(work) == [at_the_gate, signal.SIGKILL, "ran\n", None]
 
 
 # --- what each is given -----------------------------------------------------------------------------------------------
