@@ -48,7 +48,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _BestEffort:
-    """Work at a disk, which may not answer: one piece at a time, in a task of its own. Whoever asks for one waits
+    """Work at a disk, which may not answer: one piece at a time, in a task of its own. The caller waits
     HAND_OVER_S at most, for that or for the one before it."""
 
     def __init__(self) -> None:
