@@ -35,7 +35,8 @@ def page(report: NodeOverview) -> str:
         f"{escaped(clock(report.made_at, report.axis))}, {escaped(html_parts.zone(report.axis))}. More: "
         "<code>muster node</code>, <code>muster events</code>, <code>muster report JOB</code></p></footer>\n",
     ]
-    return html_page.document(f"node {report.node} - muster report", parts, report.axis, report.plots)
+    data = html_page.data_of(report.axis, report.plots)
+    return html_page.document(f"node {report.node} - muster report", parts, data)
 
 
 def _days(report: NodeOverview) -> str:
