@@ -432,7 +432,7 @@ async def node(folder: Path) -> float:
         await _ran(folder, "notebook", 42, 60, first=6, cards=2, use=7, state="STOPPED", summary="alice stopped it"),
         await _ran(folder, "finetune-b", 50, None, first=4, cards=2, use=88),
     ]
-    xid = {"card": "3", "uuid": "GPU-0003", "device": "card 3", "item": "xid", "code": "GPU_XID_RESET"}
+    xid = {"card": "3", "uuid": "GPU-0003", "device": "card 3", "item": "xid", "code": "GPU_OFF_BUS"}
     message = "card 3: Xid 79: the GPU has fallen off the bus"
     first.event(29.9 * HOUR, "node.event", message, None, status="CRITICAL", number="79", **xid)
     first.event(29.9 * HOUR + 1, "node.condition", f"{message} (CRITICAL)", None, status="CRITICAL", **xid)

@@ -53,7 +53,12 @@ def enlarged(report: JobReport) -> JobReport | None:
     axis = moment.axis
 
     def lasting(bars: list[Bar]) -> list[Bar]:
-        return [bar for bar in bars if bar.begin <= axis.end and (bar.end is None or bar.end >= axis.begin)]
+        # Cut at its begin, whose date the times of this axis do not have.
+        return [
+            msgspec.structs.replace(bar, begin=max(bar.begin, axis.begin))
+            for bar in bars
+            if bar.begin <= axis.end and (bar.end is None or bar.end >= axis.begin)
+        ]
 
     def inside(rows: list[Row]) -> list[Row]:
         return [row for row in rows if axis.begin <= row.at <= axis.end]

@@ -86,7 +86,8 @@ def _bars_lanes(report: NodeOverview, shades: str) -> Iterator[str]:
     yield _gantt(report, shades)
     happened = sorted([*report.reports, *report.losses], key=lambda row: row.at)
     grave = sum(row.grave for row in happened)
-    text = f"{len(report.reports)} reports of kernel and drivers, {len(report.losses)} losses"
+    reports, losses = len(report.reports), len(report.losses)
+    text = f"{reports} report{'s' * (reports != 1)} of kernel and drivers, {losses} loss{'es' * (losses != 1)}"
     text += f"; {grave} grave: the long strokes" if grave else ""
     picture = svg.marks(happened, axis, escaped(f"{text}; the tables below have them"), shades)
     table = "reports" if report.reports else "losses" if report.losses else ""
