@@ -17,9 +17,9 @@ from muster.agent.node.node_notes import CLEARED, CONDITION, EVENT
 from muster.agent.report import lanes, moments, plots
 from muster.agent.report.job_report import (
     Axis,
+    CloseUp,
     CulpritWords,
     JobReport,
-    Moment,
     NodeCheckLine,
     Plot,
     ReportCard,
@@ -75,7 +75,7 @@ async def collect(known: Known, entry: Entry, *, node: str = "") -> JobReport:
     moment = None
     if shown_again is not None and drawn:
         closer, why = await plots.read(known.telemetry.history, entry, shown_again[1], culprits, limit)
-        moment, missing = Moment(*shown_again, closer) if closer else None, missing or why
+        moment, missing = CloseUp(*shown_again, closer) if closer else None, missing or why
     damage += [missing, plain(entry.damaged), *(known.damage() if isinstance(known, OnDisk) else ())]
     return made(facts, said, axis, drawn, moment, sets, damage, node or socket.gethostname())
 
@@ -85,7 +85,7 @@ def made(
     said: Report,
     axis: Axis,
     drawn: list[Plot],
-    moment: Moment | None,
+    moment: CloseUp | None,
     sets: list[StackSet],
     damage: list[str],
     node: str,

@@ -87,7 +87,7 @@ class Axis(msgspec.Struct, frozen=True, rename="camel"):
     zone: int = 0
 
 
-class Moment(msgspec.Struct, frozen=True, rename="camel"):
+class CloseUp(msgspec.Struct, frozen=True, rename="camel"):
     """A part of the time with an axis and plots of its own: a long job around its failure or hang."""
 
     title: str
@@ -169,4 +169,4 @@ class JobReport(msgspec.Struct, frozen=True, rename="camel"):
     remarks: list[str]
     unknown: list[str]
     version: int = VERSION
-    moment: Moment | None = None
+    moment: CloseUp | None = None

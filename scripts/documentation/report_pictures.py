@@ -1,4 +1,4 @@
-"""Takes pictures of `muster report` in headless Chromium: the reports of a failed and of a hung job, down to the first plots.
+"""Takes pictures of `muster report` in headless Chromium: a failed and a hung job, down to the first plots.
 
 Usage: python -m scripts.documentation.report_pictures [--into FOLDER]
 

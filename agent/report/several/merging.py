@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from muster.agent.report import plots, thinning
-from muster.agent.report.job_report import VERSION, Axis, Bar, JobReport, Moment, Plot, PlotSeries
+from muster.agent.report.job_report import VERSION, Axis, Bar, CloseUp, JobReport, Plot, PlotSeries
 from muster.agent.why.causes import first_node
 from muster.agent.why.causes.first_node import NodePart
 from muster.agent.why.report import Row
@@ -177,7 +177,7 @@ def _axis(axes: Sequence[Axis]) -> Axis:
     return Axis(begin, begin + step * count, step, count, axes[0].zone)
 
 
-def _moment(reports: Sequence[JobReport], chief: JobReport) -> Moment | None:
+def _moment(reports: Sequence[JobReport], chief: JobReport) -> CloseUp | None:
     """That of the node to blame, with the readings of the others at that time."""
     if chief.moment is None:
         return None
