@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
+from muster.agent.report import writing
+from muster.agent.report.job_report import JobReport
+from muster.agent.report.several import merging
 from scripts import sample_reports
 from tests.browser import Browser, browsing, chromium
 
@@ -142,6 +146,18 @@ def test_the_last_minutes_of_a_long_job_are_drawn_once_more(browser: Browser, pa
     browser.value("document.querySelector('.to-table[href=\"#t-moment-power\"]').click()")
     assert browser.value("document.getElementById('t-moment-power').open")
     assert browser.problems() == []
+
+
+def test_a_merged_report_has_that_time_of_all_nodes(tmp_path: Path) -> None:
+    one = msgspec.json.decode(anyio.run(sample_reports.made, tmp_path, "overnight", "json"), type=JobReport)
+    assert one.moment is not None
+    short = msgspec.structs.replace(one, node="node-19", node_rank=2, moment=None)
+    found = merging.merged([one, msgspec.structs.replace(one, node="node-18", node_rank=1), short])
+    assert found.moment is not None and found.moment.axis == one.moment.axis
+    assert found.moment.title == "Around the end of rank 3 on node-17"
+    names = [series.name for series in found.moment.plots[0].series]
+    assert len(names) == 16 and names[0].startswith("node-17: ") and names[15].startswith("node-18: ")
+    assert 'id="moment"' in writing.text(found, writing.HTML)
 
 
 def test_bars_and_curves_stand_where_they_belong_on_one_axis(browser: Browser, pages: dict[str, Path]) -> None:
