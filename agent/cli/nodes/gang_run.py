@@ -16,7 +16,7 @@ from muster.agent.cli.client import follow
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.calls import DaemonConnection, caller_name, connect, credentials_of
 from muster.agent.cli.client.interrupts import Interrupts
-from muster.agent.cli.exits import BadSpec, CommandFailed, Exit, StdoutFailed
+from muster.agent.cli.exits import BadSpec, CommandFailed, Exit, NoDaemon, StdoutFailed
 from muster.agent.cli.nodes.hosts import GangHost
 from muster.agent.cli.printing import note, write
 from muster.agent.host import end_signals
@@ -162,6 +162,12 @@ class GangRun:
             return
 
     def _not_started(self, failure: GangNotStarted, attempt: int) -> CommandFailed:
+        for host in self._hosts:
+            if failure.reasons.get(host.label) == "UNAVAILABLE":
+                try:
+                    host.address.probe()
+                except NoDaemon as found:  # knows more than gRPC, and what to do
+                    note(f"{host.label}: {found.message}")
         code = Exit.NO_DAEMON if set(failure.reasons.values()) <= _NO_ANSWER else Exit.REFUSED
         text = f"job {self._name} was not started on any node: {failure}"
         return CommandFailed(text, Exit.MUSTER_FAILED if attempt else code)
