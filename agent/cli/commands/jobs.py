@@ -211,7 +211,7 @@ def ps(
             for page in pages:
                 emit("".join(f"{clean(job.job_id)}\n" for job in page))
         else:
-            jobs = JobTable(first := next(pages))
+            jobs = FittingJobs(first := next(pages))
             for text in table_parts(jobs.head, map(jobs.rows, itertools.chain([first], pages))):
                 emit(text)
 
@@ -239,7 +239,7 @@ def _watch(connection: "DaemonConnection", ended_too: bool, labels: dict[str, st
                 patience.wait_or_raise(failure)
                 continue
             if live:
-                fitting = JobTable(jobs)
+                fitting = FittingJobs(jobs)
                 shown.draw(table(fitting.head, fitting.rows(jobs)))
                 time.sleep(WATCH_S)
                 continue
@@ -252,7 +252,7 @@ def _watch(connection: "DaemonConnection", ended_too: bool, labels: dict[str, st
                 for job in changed:
                     emit_json(as_dict(job), line=True)
             elif changed or head:
-                fitting = fitting if not head else JobTable(jobs)
+                fitting = fitting if not head else FittingJobs(jobs)
                 text = table(fitting.head, fitting.rows(changed))
                 emit(text if head else text.partition("\n")[2])
                 head = False
@@ -307,7 +307,7 @@ def list_pages(
         request.page_token, request.page_size = page.next_page_token, PAGE
 
 
-class JobTable:
+class FittingJobs:
     """`ps`, with as much of the commands as fits beside the rest, and without the columns that do not fit beside long
     ids."""
 
