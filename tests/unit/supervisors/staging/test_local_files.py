@@ -141,6 +141,22 @@ def test_what_was_made_is_removed_and_what_was_there_stays(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "old").rglob("*")] == ["mine"]
 
 
+def test_what_was_begun_is_removed_with_it(tmp_path: Path) -> None:
+    """Not what another process had begun, of which somebody may go on."""
+    source = FakeSource(file())
+    source.sends = 3 * BLOCK
+    sink = LocalSink(f"{tmp_path}/new/x", source)
+    with pytest.raises(TryAgain):
+        sink.write(source.item, source, nothing)
+    other = LocalSink(f"{tmp_path}/new/x", source)
+    with pytest.raises(TryAgain):
+        other.write(source.item, source, nothing)
+    other.undo()
+    assert list((tmp_path / "new").iterdir())
+    sink.undo()
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_room(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path)
     with pytest.raises(NoRoomHere, match="no room for"):
