@@ -32,7 +32,9 @@ def fill(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str | None:
         draft.asked = replace(draft.asked, workdir=caller.here())
     if not modelarts.in_container(env):
         return log_dir
-    if boot_files:
+    if asked.code:  # is looked at once it is here
+        draft.asked = replace(draft.asked, boot_files=boot_files or asked.boot_files)
+    elif boot_files:
         for field, path in modelarts.beside_boot_file(asked.command, asked.workdir or caller.here()).items():
             if field not in draft.written:
                 draft.say(FIELDS[field], path, "beside the boot file")

@@ -24,6 +24,10 @@ TABLE_NAME = "jobstart_hccl.json"
 DEFAULT_TABLE = f"/user/config/{TABLE_NAME}"
 #: Where the launcher keeps logs and working folders when there is no MA_MOUNT_PATH.
 _TMP_LOG, _CACHE = "/tmp/log", "/cache"
+#: The script that the platform runs before the boot file beside which it lies.
+#: Its guide spells its name, and that of what is installed before, in two ways.
+_PRE_STARTS = ("ma-pre-start.sh", "ma-pre-start.py", "ma_pre_start.sh", "ma_pre_start.py")
+_REQUIREMENTS = ("pip-requirements.txt", "pip-requirement.txt")
 #: Interfaces in the order of the platform's NCCL_SOCKET_IFNAME.
 _INTERFACES = ("ib0", "bond0", "eth0")
 #: Variables by which a container of the platform is known; it is they from which the launcher knows job and table.
@@ -102,13 +106,21 @@ def beside_boot_file(command: Sequence[str], folder: str) -> dict[str, str]:
         path = os.path.join(folder, word)
         if word.endswith((".py", ".sh")) and os.path.isfile(path):
             here = os.path.dirname(os.path.abspath(path))
-            found = {"pre_start": ("ma-pre-start.sh", "ma-pre-start.py"), "requirements": ("pip-requirements.txt",)}
+            found = {"pre_start": _PRE_STARTS, "requirements": _REQUIREMENTS}
             return {
                 field: path
                 for field, names in found.items()
                 if (path := next((p for name in names if os.path.isfile(p := os.path.join(here, name))), ""))
             }
     return {}
+
+
+def folder_of_pre_start(spec: JobSpec) -> str:
+    """Where a `ma-pre-start.sh` (or `.py`) runs on the platform: the folder above the code. Empty for other scripts."""
+    if os.path.basename(spec.pre_start) not in _PRE_STARTS:
+        return ""
+    given = spec.env.get("MA_JOB_DIR", "")
+    return given if given.startswith("/") else os.path.dirname(os.path.dirname(spec.pre_start))
 
 
 def rank_table(boot: str, env: Mapping[str, str]) -> str:
@@ -174,11 +186,18 @@ def folders(root: Root, spec: JobSpec, home: str) -> dict[str, str]:
 
 
 def code_folder(root: Root, spec: JobSpec) -> str:
-    """Where the job's code is copied to, and its ranks work: a folder with the last part of its URL as name, in the
-    job's working folder. Empty: it has none."""
+    """Where the job's code is copied to, and its ranks work: a folder with the last part of its URL as name, in
+    `above_code`, or else in the job's workspace. Empty: it has none."""
     if not spec.code:
         return ""
-    return os.path.join(spec.workdir or root.job(spec.job_id).workspace, staging_urls.name(spec.code))
+    return os.path.join(above_code(spec) or root.job(spec.job_id).workspace, staging_urls.name(spec.code))
+
+
+def above_code(spec: JobSpec) -> str:
+    """The folder that gets the code: in a container of the platform the one that it names, else the working folder.
+    Empty: the job's workspace."""
+    named = spec.env.get("MA_JOB_DIR", "") if in_container(spec.env) else ""
+    return named if named.startswith("/") else spec.workdir
 
 
 def log_root(root: Root) -> str:
