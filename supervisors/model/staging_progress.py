@@ -53,7 +53,7 @@ class StagingProgress:
             raw = json.loads(os.pread(fd, SIZE, 0))
             numbers: dict[str, Any] = {name: _number(raw.get(name)) for name in _NUMBERS}
             texts: dict[str, Any] = {name: str(raw.get(name, ""))[:MAX_ERROR] for name in ("step", "now", "error")}
-            beside = {name: path for name in _BESIDE if _is_path(path := raw.get("beside", {}).get(name))}
+            beside = {name: found for name in _BESIDE if _is_path(found := raw.get("beside", {}).get(name))}
         except (OSError, ValueError, AttributeError, RecursionError):
             return None
         finally:
