@@ -14,8 +14,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from muster.supervisors.launch.modes import modelarts
-from muster.supervisors.model.rules import staging_urls
+from muster.supervisors.model.rules import boot_files, staging_urls
 from muster.supervisors.model.staging_progress import OUTPUTS
 from muster.supervisors.staging import credentials
 from muster.supervisors.staging.copies import Copies
@@ -53,7 +52,7 @@ class Stage:
             copies.download(here)
             if command := order.get("command"):
                 [folder] = here
-                self._reporting.found(modelarts.beside_boot_file(command, folder))
+                self._reporting.found(boot_files.beside(command, folder))
             return 0
         failed = copies.upload(here)
         if failed:

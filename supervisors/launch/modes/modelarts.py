@@ -4,12 +4,12 @@ Names and meaning are those of its training guide (tables of the container's env
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muster.supervisors.model.rules import staging_urls
+from muster.supervisors.model.rules import boot_files, staging_urls
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.paths import Root
@@ -24,10 +24,6 @@ TABLE_NAME = "jobstart_hccl.json"
 DEFAULT_TABLE = f"/user/config/{TABLE_NAME}"
 #: Where the launcher keeps logs and working folders when there is no MA_MOUNT_PATH.
 _TMP_LOG, _CACHE = "/tmp/log", "/cache"
-#: The script that the platform runs before the boot file beside which it lies.
-#: Its guide spells its name, and that of what is installed before, in two ways.
-_PRE_STARTS = ("ma-pre-start.sh", "ma-pre-start.py", "ma_pre_start.sh", "ma_pre_start.py")
-_REQUIREMENTS = ("pip-requirements.txt", "pip-requirement.txt")
 #: Interfaces in the order of the platform's NCCL_SOCKET_IFNAME.
 _INTERFACES = ("ib0", "bond0", "eth0")
 #: Variables by which a container of the platform is known; it is they from which the launcher knows job and table.
@@ -96,28 +92,9 @@ def boot_mode(given: str, env: Mapping[str, str]) -> str:
     return given or (method if method in (Boot.TORCHRUN, Boot.MSRUN) else Boot.RANKS.value)
 
 
-def beside_boot_file(command: Sequence[str], folder: str) -> dict[str, str]:
-    """What lies beside the boot file of a job on the platform, by the field of the spec that uses it: `ma-pre-start.sh`
-    (or `.py`), and `pip-requirements.txt`. The boot file is the first script of the command, which runs in `folder`; a
-    module (`-m`) and code (`-c`) have none."""
-    for word in command:
-        if word in ("-m", "-c"):
-            break
-        path = os.path.join(folder, word)
-        if word.endswith((".py", ".sh")) and os.path.isfile(path):
-            here = os.path.dirname(os.path.abspath(path))
-            found = {"pre_start": _PRE_STARTS, "requirements": _REQUIREMENTS}
-            return {
-                field: path
-                for field, names in found.items()
-                if (path := next((p for name in names if os.path.isfile(p := os.path.join(here, name))), ""))
-            }
-    return {}
-
-
 def folder_of_pre_start(spec: JobSpec) -> str:
     """Where a `ma-pre-start.sh` (or `.py`) runs on the platform: the folder above the code. Empty for other scripts."""
-    if os.path.basename(spec.pre_start) not in _PRE_STARTS:
+    if os.path.basename(spec.pre_start) not in boot_files.PRE_STARTS:
         return ""
     given = spec.env.get("MA_JOB_DIR", "")
     return given if given.startswith("/") else os.path.dirname(os.path.dirname(spec.pre_start))

@@ -135,7 +135,7 @@ class Lead:
             raise NotReady(self._gone_how, _code(self._gone_how, 1))
 
     def _ended_here(self) -> tuple[str, int]:
-        """What the others are told where a signal ended us, and the code."""
+        """What the others hear where a signal ended us, and the code."""
         text = node_ends.ended(self._args.how, 0, self._name(0))
         return text, _code(text, 128 + self._asked)
 
