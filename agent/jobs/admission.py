@@ -16,6 +16,8 @@ from muster.agent.config.schema import Config, HangTable
 from muster.agent.errors import InvalidRequest, NoRoom, PortInUse
 from muster.probes import hang
 from muster.supervisors.launch.child import Account
+from muster.supervisors.launch.modes import modelarts
+from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, JobSpec, Violation
 from muster.supervisors.supervision_errors import NotStartable
 
@@ -58,7 +60,8 @@ def refuse_unfit(spec: JobSpec, workdir_of_caller: FolderId | None = None) -> No
     """Raises InvalidRequest if this node lacks the spec's folder, files or user. `workdir_of_caller`: the folder is the
     caller's own, and this one there. Blocks."""
     names = ("pre_start", "requirements", "epilog", "staging_credentials")
-    found = [*_workdir(spec.workdir, workdir_of_caller), *_files({name: getattr(spec, name) for name in names})]
+    files = {name: path for name in names if (path := getattr(spec, name)) and not _is_in_code(path, spec)}
+    found = [*_workdir(spec.workdir, workdir_of_caller), *_files(files)]
     found += _user(spec.user)
     if spec.code or spec.inputs or spec.outputs:
         from muster.agent.jobs import staging_needs  # most daemons have no such job
@@ -135,6 +138,13 @@ def _workdir(path: str, of_caller: FolderId | None) -> list[Violation]:
         if of_caller is not None and error.errno in (errno.ENOENT, errno.ENOTDIR):
             return [Violation("workdir", f"{path!r}: {why} where musterd runs: {_ELSEWHERE}")]
     return [Violation("workdir", f"{path!r}: {why}: give a folder that exists on this node")]
+
+
+def _is_in_code(path: str, spec: JobSpec) -> bool:
+    """Whether a file may come with the job's code, which is copied once the job has begun."""
+    above = modelarts.above_code(spec)
+    folder = os.path.join(above, staging_urls.name(spec.code), "")
+    return bool(spec.code and above) and os.path.normpath(path).startswith(folder)
 
 
 def _files(paths: Mapping[str, str]) -> list[Violation]:

@@ -15,6 +15,7 @@ from muster.supervisors.launch.creation.underway import Underway, Waiting
 from muster.supervisors.launch.modes import boot
 from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Job, Rank
+from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import Kind, StopCause
 from muster.supervisors.supervision_errors import NotStartable, explain
 from muster.supervisors.system import oom
@@ -28,19 +29,23 @@ class RankStart:
     def __init__(self, context: JobContext, ends: Ends) -> None:
         self._context, self._ends = context, ends
         self._builder: spawning.ProcessBuilder | None = None
+        self._built_for: JobSpec | None = None
 
     def prepare(self, account: Account) -> str:
         """All that an attempt needs in the job's folder, and the folder for further logs. Returns a sentence about what
         is not as usual, or nothing. Raises OSError, NotStartable."""
-        self._builder = spawning.ProcessBuilder(self._context.root, self._context.spec, self._context.job, account)
-        return self._builder.make_folders()
+        return self._build(account).make_folders()
 
     def builder(self) -> spawning.ProcessBuilder:
         """Raises NotStartable where the job's user is not known (any more)."""
-        if self._builder is None:
-            context = self._context
-            account = Account.of(context.spec.user)
-            self._builder = spawning.ProcessBuilder(context.root, context.spec, context.job, account)
+        if self._builder is None or self._built_for != self._context.spec:
+            return self._build(Account.of(self._context.spec.user))
+        return self._builder
+
+    def _build(self, account: Account) -> spawning.ProcessBuilder:
+        context = self._context
+        self._built_for = context.spec
+        self._builder = spawning.ProcessBuilder(context.root, self._built_for, context.job, account)
         return self._builder
 
     def spawn(self) -> Waiting[None]:

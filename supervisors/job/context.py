@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import time
+from dataclasses import replace
 
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import FULL
@@ -81,7 +82,7 @@ class JobContext:
     """One job under this supervisor. `containment` is of the present attempt."""
 
     root: Root
-    spec: JobSpec
+    given: JobSpec
     loop: Loop
     ledger: Ledger
     link: NurseryLink
@@ -95,9 +96,15 @@ class JobContext:
         return self.ledger.job
 
     @property
+    def spec(self) -> JobSpec:
+        """With what was found beside the boot file of the code that was copied; what was given wins."""
+        found = {name: path for name, path in self.job.beside.items() if not getattr(self.given, name)}
+        return replace(self.given, **found) if found else self.given  # type: ignore[arg-type]  # both are paths
+
+    @property
     def paths(self) -> JobPaths:
         """The job's files."""
-        return self.root.job(self.spec.job_id)
+        return self.root.job(self.given.job_id)
 
     @property
     def nonce(self) -> str:

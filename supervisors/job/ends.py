@@ -184,9 +184,10 @@ class Ends:
         if status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) in child.GIVEN_UP:
             entry = child.read_unborn(self._paths.unborn).get(rank.pid)
         detail = child.explain_exec(rank.argv[0] if rank.argv else self._command, entry) if entry else ""
-        if not entry and status and rank is self._ledger.job.step and self._ledger.job.step_name in STEPS:
+        told = None
+        if not entry and status is not None and rank is self._ledger.job.step and self._ledger.job.step_name in STEPS:
             told = StagingProgress.read(self._paths.staging_progress)
-            detail = told.error if told is not None else ""
+            detail = told.error if told is not None and status else ""
         if status is None:
             detail = "it ended while neither its supervisor nor the nursery was running"
         outcome = verdict.outcome(self._ledger.job, rank.rank, status, unborn=entry is not None)
@@ -205,6 +206,8 @@ class Ends:
         }
         if limit:
             record["memory_limit"] = limit
+        if told is not None and told.beside and not status:
+            record["beside"] = told.beside
         return record | ({"found_by": os.getpid()} if rank.rank in self._found else {})
 
     def _who_killed(self, rank: Rank) -> tuple[Outcome, str]:

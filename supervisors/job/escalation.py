@@ -17,7 +17,7 @@ from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.remains import Remains
 from muster.supervisors.job.stop_order import SAME_S, StopOrder, unrecorded
 from muster.supervisors.launch.service_processes import of_services
-from muster.supervisors.model import verdict
+from muster.supervisors.model import node_ends, verdict
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
 from muster.supervisors.model.states import SERVICE, STEP, Kind, StopCause, log_owner
 from muster.supervisors.system.ladder import KILL_WAIT_S, Climb
@@ -149,9 +149,18 @@ class Escalation:
             self.note_ends()
         job, contained = self._context.job, self._context.containment
         if not job.terminated:  # by the daemon, as that has just read
+            self._say_why()
             sent = contained.signal_all_but(signal.SIGTERM, self._services_of) if job.has_services else None
             self._record("SIGTERM", contained.signal(signal.SIGTERM) if sent is None else sent)
         self.end_services()
+
+    def _say_why(self) -> None:
+        """To the program on a node of an MPI job, which tells the other nodes."""
+        job = self._context.job
+        number = node_ends.signal_of(job.stop.cause) if job.stop is not None else 0
+        for rank in job.ranks if number else ():
+            if rank.role.startswith("mpi-") and rank.outcome is None and rank.pid:
+                process.send(rank.pid, rank.start, number)
 
     def end_services(self) -> None:
         """SIGTERM to the services, once nothing but them is left. The grace is that of the stop, for all together."""

@@ -16,6 +16,7 @@ from muster.supervisors.launch.spawning import ProcessBuilder
 from muster.supervisors.model.job_logs import job_log_files
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Verdict
+from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.staging_progress import STEPS
 from muster.supervisors.model.states import Kind, Outcome, State
 from muster.supervisors.output import tee
@@ -28,12 +29,16 @@ class StepRun:
     """Runs steps; what follows from their ends is decided elsewhere (gang.py)."""
 
     def __init__(self, context: JobContext, ends: Ends, remains: Remains, escalation: Escalation) -> None:
-        self._context, self._spec, self._output = context, context.spec, context.output
+        self._context, self._output = context, context.output
         self._ends, self._remains = ends, remains
         self._alarm = Alarm(context.loop)
         #: How the step that is being created is to be ended.
         self._early: tuple[str, float] | None = None
         self._climb = Climb(context.loop, self._terminate, self._kill, escalation.give_up)
+
+    @property
+    def _spec(self) -> JobSpec:
+        return self._context.spec
 
     def begin(self, builder: ProcessBuilder, name: str, more: dict[str, str]) -> Waiting[None]:
         """Starts a step, with `more` in its environment. Raises OSError and NotStartable, with no process and no step

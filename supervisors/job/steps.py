@@ -128,6 +128,8 @@ def order(name: str, spec: JobSpec, job: Job, code_folder: str) -> bytes:
         wanted = {path: of_node(url, node=job.node_rank, host=host, job=spec.job_id) for path, url in wanted.items()}
     tries = DEFAULT_STAGING_TRIES if spec.staging_tries is None else spec.staging_tries
     told = {"step": name, "copies": wanted, "credentials": spec.staging_credentials, "tries": tries}
+    if name == CODE and spec.boot_files:  # beside which file to look
+        told["command"] = spec.command
     return json.dumps(told).encode()
 
 

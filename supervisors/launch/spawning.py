@@ -105,7 +105,7 @@ class ProcessBuilder:
             name = modelarts.job_name(self._spec.job_id, self._spec.env)
             unusual = user_folder.make_logs(self._root, name, self._spec.job_id, self.account)
         names = [] if self._has_folders() else [f"device{rank.device}" for rank in self._job.ranks]
-        if self._spec.code and not self._spec.workdir:
+        if self._spec.code and not modelarts.above_code(self._spec):
             names = [os.path.basename(self.code_folder)]
         if names:
             user_folder.make_all(self._paths.workspace, names, self._spec.job_id, self.account)
@@ -127,6 +127,8 @@ class ProcessBuilder:
     def step(self, name: str, argv: tuple[str, ...], more: dict[str, str]) -> ProcessSpec:
         """A process before or after the ranks; its output goes to the job's log."""
         workdir = os.path.dirname(self.code_folder) if name == CODE else ""  # it makes the folder
+        if name == "pre_start":
+            workdir = modelarts.folder_of_pre_start(self._spec)
         return self._alone(STEP, argv, self.common | {"MUSTER_STEP": name} | more, workdir)
 
     def services(self, changes: Changes) -> list[ProcessSpec]:
@@ -142,6 +144,7 @@ class ProcessBuilder:
     def _alone(self, number: int, argv: tuple[str, ...], env: dict[str, str], elsewhere: str = "") -> ProcessSpec:
         workspace = self._workspace(self._job.ranks[0]) if self._job.ranks else str(self._paths.workspace)
         workdir = elsewhere or workspace
+        is_made = not self._spec.workdir or elsewhere not in ("", self._spec.workdir)
         return ProcessSpec(
             rank=number,
             argv=argv,
@@ -150,7 +153,7 @@ class ProcessBuilder:
             fifo=self._paths.job_fifo if number == STEP else fifo_of(self._paths, number),
             cgroup=self._job.cgroup,
             account=self.account,
-            folders=() if self._spec.workdir or elsewhere else (workdir,),
+            folders=(workdir,) if is_made else (),
             umask=self._umask,
             v1_cgroups=tuple(self._job.v1_cgroups.values()),
             confinement=self._confinement(),

@@ -187,6 +187,8 @@ class Job:
     step_ending: str = ""
     step_kill_up: float = 0.0
     steps_done: set[str] = field(default_factory=set)
+    #: What lies beside the boot file of the code that was copied: paths by the field of the spec that uses them.
+    beside: dict[str, str] = field(default_factory=dict)
     #: What runs beside the ranks of each attempt; when the present ones were made (seconds of CLOCK_BOOTTIME; 0: they
     #: were not), and whether they were told to end, as they are once the ranks have ended.
     services: list[Rank] = field(default_factory=list)

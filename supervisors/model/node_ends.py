@@ -2,16 +2,36 @@
 line, and it becomes the node's verdict."""
 
 import re
+import signal
+from collections.abc import Mapping
 
-_STOPPED = re.compile(r"stopped on node [0-9]+( .*)?")
+from muster.supervisors.model.states import StopCause
+
+#: How the part of one node ends the job: somebody stopped it there; its running time was over; it failed.
+STOPPED, TIMED_OUT, FAILED = "stopped", "timed out", "failed"
+HOW = (STOPPED, TIMED_OUT, FAILED)
+#: The signal that the supervisor sends the node's program before the SIGTERM of an end that nobody asked for, and what
+#: the program says then; without one it was stopped.
+SAID_BY: Mapping[int, str] = {signal.SIGUSR1: FAILED, signal.SIGUSR2: TIMED_OUT}
+_SIGNALS: Mapping[StopCause, int] = {
+    StopCause.MAX_RUNTIME: signal.SIGUSR2,
+    StopCause.HUNG: signal.SIGUSR1,
+    StopCause.SERVICE_ENDED: signal.SIGUSR1,
+}
+_ENDED = re.compile(rf"({'|'.join(HOW)}) on (node [0-9]+(?: \(\S+\))?)")
 _LOST = re.compile(r"node (?P<number>[0-9]+)(?P<name> \(\S+\))? (did not come within|was lost) .*")
 #: What the program (launch/mpi/) puts before each of its lines.
 LABEL = "[muster mpi] "
 
 
-def stopped(node: int, name: str = "") -> str:
-    """Somebody stopped the job there."""
-    return f"stopped on {_node(node, name)}"
+def signal_of(cause: StopCause) -> int:
+    """By which the program hears why it is ended; 0: SIGTERM alone says it."""
+    return _SIGNALS.get(cause, 0)
+
+
+def ended(how: str, node: int, name: str = "") -> str:
+    """The part of this node ended the job; `how`: one of HOW."""
+    return f"{how} on {_node(node, name)}"
 
 
 def late(node: int, name: str, seconds: float, seen: str) -> str:
@@ -27,19 +47,30 @@ def lost(node: int, name: str, seen: str) -> str:
 def read(line: str) -> str:
     """The sentence in a line of the program; empty for any other line."""
     text = line.removeprefix(LABEL).strip()
-    is_ours = line.startswith(LABEL) and (_STOPPED.fullmatch(text) or _LOST.fullmatch(text))
+    is_ours = line.startswith(LABEL) and (_ENDED.fullmatch(text) or _LOST.fullmatch(text))
     return text if is_ours else ""
 
 
 def is_stop(text: str) -> bool:
-    """Whether a sentence tells of a stop."""
-    return _STOPPED.fullmatch(text) is not None
+    """Whether a sentence tells of a stop, or of a running time that was over: the job is not to be started again."""
+    return is_told(text) and not text.startswith(FAILED)
+
+
+def is_told(text: str) -> bool:
+    """Whether a node said itself how it ended the job."""
+    return _ENDED.fullmatch(text) is not None
 
 
 def recommend(text: str) -> tuple[str, str]:
     """What to do about a job that ended so on another node, and why."""
-    if is_stop(text):
-        return "NONE", "the stop was requested on another node of the job"
+    if (match := _ENDED.fullmatch(text)) is not None:
+        if match[1] == FAILED:
+            return (
+                "RETRY_HERE",
+                f"{match[2]} ended the job, and no fault of this node is known: its own verdict says why",
+            )
+        what = "the stop was requested" if match[1] == STOPPED else "its time limit had passed"
+        return "NONE", f"{what} on another node of the job"
     node = text.partition(" did not come")[0].partition(" was lost")[0]
     return "RETRY_ELSEWHERE", f"{node} of the job failed it, and no fault of this node is known: isolate that one"
 

@@ -224,7 +224,8 @@ def _running(job: Job, r: Record) -> None:
 
 
 def _exited(job: Job, r: Record) -> None:
-    """rank, outcome, status (wait(2)'s, or null), usage{}, detail; found_by, memory_limit: see lifecycle.Rank."""
+    """rank, outcome, status (wait(2)'s, or null), usage{}, detail; found_by, memory_limit: see lifecycle.Rank; of the
+    step `code` beside{}: see lifecycle.Job."""
     rank = job.rank(r["rank"])
     rank.outcome, rank.status, rank.ended_at = Outcome(r["outcome"]), r["status"], r["t"]
     rank.detail, rank.found_by = r.get("detail", ""), r.get("found_by", 0)
@@ -233,6 +234,7 @@ def _exited(job: Job, r: Record) -> None:
     if rank is job.step:
         if rank.outcome is Outcome.EXITED and rank.status == 0:
             job.steps_done.add(job.step_name)
+            job.beside = r.get("beside", job.beside)
             job.outputs_kept &= job.step_name != OUTPUTS
     elif rank.rank > SERVICE:
         job.ends.append(rank.rank)

@@ -187,6 +187,10 @@ class JobSpec:
         more="The folder has the last part of the URL as name, and lies in `workdir`. "
         "[staging.md](../guides/staging.md)", hide=staging_urls.shown,
     )] = ""
+    boot_files: Annotated[bool, kind.Flag(
+        "", "With `code`: use `pip-requirements.txt` and `ma-pre-start.sh` (or `.py`) beside the boot file, the first "
+        "script of the command, as `requirements` and `pre_start`.", option=None,
+    )] = False
     inputs: Annotated[dict[str, str], kind.Inputs(
         "URL=PATH", "Copy a file or folder to PATH before the first attempt.",
         more="A relative path is one in the ranks' working folder; `{node}`, `{host}`, `{job}` in the URL as for "

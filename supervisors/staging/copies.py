@@ -39,7 +39,7 @@ class Copies:
         """`table`: the credentials."""
         self._tries, self._table, self._reporting = tries, table, reporting
         self._over = threading.Event()
-        self._sinks: list[RemoteSink] = []
+        self._sinks: list[LocalSink | RemoteSink] = []
 
     def download(self, wanted: dict[str, str]) -> None:
         """By path the URL. Raises NotCopyable, with nothing of it left here, and TryAgain."""
@@ -80,8 +80,8 @@ class Copies:
         return failed
 
     def give_up(self, seconds: float) -> None:
-        """Ends the copies to other places that are not through, with nothing of them left there: within so many
-        seconds, else some of it stays."""
+        """Ends the copies of outputs that are not through, with nothing of them left there: within so many seconds,
+        else some of it stays."""
         self._over.set()
         sinks, self._sinks = self._sinks, []
 
@@ -109,6 +109,7 @@ class Copies:
         sink: LocalSink | RemoteSink
         if staging_urls.scheme(url) == "file":
             sink = LocalSink(url.partition("://")[2], source)
+            self._sinks = [sink]
             device, size, place = sink.prepare(items)
             refuse_without_room({device: size}, {device: place})
         else:

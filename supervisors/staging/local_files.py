@@ -111,6 +111,7 @@ class LocalSink:
         self._folder = folder if into else os.path.dirname(folder) or "/"
         self._name = "" if source.is_folder else source.name if into else os.path.basename(folder)
         self._made: list[tuple[str, bool]] = []
+        self._parts: set[str] = set()
         self._lock = threading.Lock()
         self._odd: dict[str, str] = {}
 
@@ -158,6 +159,8 @@ class LocalSink:
         target, part = self.target(item), self._part(item)
         try:
             self._make_folders(os.path.dirname(target))
+            if not os.path.lexists(part):
+                self._parts.add(part)
             fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
             with open(fd, "r+b", buffering=0) as file:
                 self._fill(file.fileno(), item, source, at)
@@ -178,9 +181,15 @@ class LocalSink:
 
     def undo(self) -> None:
         """Removes the files and folders that this copy has made, and that were not there before. Best effort."""
+        self.give_up()
         for path, is_folder in reversed(self._made):
             with contextlib.suppress(OSError):
                 (os.rmdir if is_folder else os.unlink)(path)
+
+    def give_up(self, _say: Callable[[str], object] = print) -> None:
+        """Nobody goes on with what this copy has begun: removes it, where it was not there before. Best effort."""
+        for part in list(self._parts):
+            self._remove(part)
 
     def _fill(self, fd: int, item: StagedFile, source: Source, at: Callable[[int], None]) -> None:
         try:

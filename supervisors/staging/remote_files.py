@@ -1,6 +1,7 @@
 """Files of another place, by fsspec."""
 
 import os
+import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -79,7 +80,7 @@ class RemoteSource:
 
     def __init__(self, there: FileSystem) -> None:
         """Raises NotCopyable, TryAgain."""
-        self._there, self.shown, self.name = there, there.shown, there.name
+        self._there, self.shown, self.name = there, there.shown, self._decoded(there, there.name)
         self._whole: set[str] = set()
         try:
             kind = "directory" if self._is_listing else there.info(there.path).get("type")
@@ -105,12 +106,17 @@ class RemoteSource:
                 if info.get("type") != "file" or not name or name.endswith("/") or "?" in name:
                     continue
                 info = there.info(place) if there.scheme in _HTTP else info
-                items.append(staged_file.of_info(name, place, info))
+                items.append(staged_file.of_info(self._decoded(there, name), place, info))
         except Exception as error:
             raise of_remote(error, self.shown) from None
         if not items:
             raise NotCopyable(f"{self.shown}: has no files")
         return items
+
+    @staticmethod
+    def _decoded(there: FileSystem, name: str) -> str:
+        """A web server writes a%20b for the file `a b`."""
+        return urllib.parse.unquote(name, errors="surrogateescape") if there.scheme in _HTTP else name
 
     def look(self, item: StagedFile) -> StagedFile:
         """See Source."""

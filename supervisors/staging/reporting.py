@@ -67,6 +67,12 @@ class Reporting:
         with self._lock:
             self._told.files_done += 1
 
+    def found(self, beside: dict[str, str]) -> None:
+        """What lies beside the boot file of the code."""
+        with self._lock:
+            self._told.beside = beside
+        self.write()
+
     def retried(self, why: str, pause: float) -> None:
         """A try failed, and the next one begins in `pause` seconds."""
         with self._lock:

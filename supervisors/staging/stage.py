@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from muster.supervisors.model.rules import staging_urls
+from muster.supervisors.model.rules import boot_files, staging_urls
 from muster.supervisors.model.staging_progress import OUTPUTS
 from muster.supervisors.staging import credentials
 from muster.supervisors.staging.copies import Copies
@@ -50,6 +50,9 @@ class Stage:
         here = {_absolute(path): url for path, url in order["copies"].items()}
         if order["step"] != OUTPUTS:
             copies.download(here)
+            if command := order.get("command"):
+                [folder] = here
+                self._reporting.found(boot_files.beside(command, folder))
             return 0
         failed = copies.upload(here)
         if failed:

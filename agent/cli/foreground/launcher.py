@@ -8,6 +8,7 @@ from muster.agent.cli.printing import note
 from muster.agent.cli.spec import caller
 from muster.agent.cli.spec.job_spec import Draft, is_utf8
 from muster.supervisors.launch.modes import modelarts
+from muster.supervisors.model.rules.boot_files import beside as beside_boot_file
 from muster.supervisors.model.spec import FIELDS
 
 
@@ -32,8 +33,10 @@ def fill(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str | None:
         draft.asked = replace(draft.asked, workdir=caller.here())
     if not modelarts.in_container(env):
         return log_dir
-    if boot_files:
-        for field, path in modelarts.beside_boot_file(asked.command, asked.workdir or caller.here()).items():
+    if asked.code:  # is looked at once it is here
+        draft.asked = replace(draft.asked, boot_files=boot_files or asked.boot_files)
+    elif boot_files:
+        for field, path in beside_boot_file(asked.command, asked.workdir or caller.here()).items():
             if field not in draft.written:
                 draft.say(FIELDS[field], path, "beside the boot file")
     if table:

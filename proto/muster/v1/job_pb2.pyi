@@ -325,6 +325,7 @@ class JobSpec(_message.Message):
     STAGING_CREDENTIALS_FIELD_NUMBER: _builtins.int
     STAGING_TIMEOUT_FIELD_NUMBER: _builtins.int
     STAGING_TRIES_FIELD_NUMBER: _builtins.int
+    BOOT_FILES_FIELD_NUMBER: _builtins.int
     NO_NEW_PRIVS_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
     PRIVATE_TMP_FIELD_NUMBER: _builtins.int
@@ -409,6 +410,10 @@ class JobSpec(_message.Message):
     """A TOML file with keys for these URLs, which the job's user can read, and nobody else may."""
     staging_tries: _builtins.int
     """Tries in a row without a byte of progress; 1 to 1000, default 8."""
+    boot_files: _builtins.bool
+    """With `code`: pip-requirements.txt and ma-pre-start.sh (or .py) beside the boot file, the first script of the command, are used as
+    `requirements` and `pre_start`, where these are empty and the code has such files.
+    """
     no_new_privs: _builtins.str
     """Hardening; docs/guides/lock-down.md. Where a field is not set, a job of another user than the daemon's has what [hardening] of
     the daemon's configuration says, and any other job has nothing of it.
@@ -562,6 +567,7 @@ class JobSpec(_message.Message):
         staging_credentials: _builtins.str = ...,
         staging_timeout: _duration_pb2.Duration | None = ...,
         staging_tries: _builtins.int | None = ...,
+        boot_files: _builtins.bool = ...,
         no_new_privs: _builtins.str = ...,
         capabilities: _abc.Iterable[_builtins.str] | None = ...,
         private_tmp: _builtins.str = ...,
@@ -570,7 +576,7 @@ class JobSpec(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_staging_tries", b"_staging_tries", "_umask", b"_umask", "cards", b"cards", "epilog_timeout", b"epilog_timeout", "limits", b"limits", "max_hang_restarts", b"max_hang_restarts", "max_runtime", b"max_runtime", "node_rank", b"node_rank", "notify", b"notify", "pre_start_timeout", b"pre_start_timeout", "ready_timeout", b"ready_timeout", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "staging_timeout", b"staging_timeout", "staging_tries", b"staging_tries", "umask", b"umask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_staging_tries", b"_staging_tries", "_umask", b"_umask", "boot", b"boot", "capabilities", b"capabilities", "cards", b"cards", "code", b"code", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "hang", b"hang", "hold", b"hold", "inputs", b"inputs", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_hang_restarts", b"max_hang_restarts", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "no_new_privs", b"no_new_privs", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "notify", b"notify", "on_hang", b"on_hang", "output_always", b"output_always", "outputs", b"outputs", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "private_tmp", b"private_tmp", "rank_table", b"rank_table", "ranks", b"ranks", "read_only", b"read_only", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "seccomp", b"seccomp", "services", b"services", "skip_check", b"skip_check", "staging_credentials", b"staging_credentials", "staging_timeout", b"staging_timeout", "staging_tries", b"staging_tries", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_staging_tries", b"_staging_tries", "_umask", b"_umask", "boot", b"boot", "boot_files", b"boot_files", "capabilities", b"capabilities", "cards", b"cards", "code", b"code", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "hang", b"hang", "hold", b"hold", "inputs", b"inputs", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_hang_restarts", b"max_hang_restarts", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "no_new_privs", b"no_new_privs", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "notify", b"notify", "on_hang", b"on_hang", "output_always", b"output_always", "outputs", b"outputs", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "private_tmp", b"private_tmp", "rank_table", b"rank_table", "ranks", b"ranks", "read_only", b"read_only", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "seccomp", b"seccomp", "services", b"services", "skip_check", b"skip_check", "staging_credentials", b"staging_credentials", "staging_timeout", b"staging_timeout", "staging_tries", b"staging_tries", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_hang_restarts: _TypeAlias = _typing.Literal["max_hang_restarts"]  # noqa: Y015
     _WhichOneofArgType__max_hang_restarts: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts"]  # noqa: Y015

@@ -32,7 +32,8 @@ IN_ENV_FILE = re.compile(r"MA_|SHARED_|S3_|PATH|VC_WORKER_|SCC|CRED")
 #: Of the job's other variables the ranks of all nodes are given all but these, which say who and where one node is.
 _OF_THIS_NODE = frozenset(
     (
-        *("HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME", "TERM", "SSHD_PORT", "VC_TASK_INDEX", "MUSTER_NONCE"),
+        *("HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME", "TERM", "VC_TASK_INDEX", "MUSTER_NONCE"),
+        *("SSHD_PORT", "MY_SSHD_PORT"),
         *("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "RANK_TABLE_FILE"),
     )
 )
@@ -129,6 +130,11 @@ def problems(spec: JobSpec) -> list[Violation]:
     return found
 
 
+def sshd_port(env: Mapping[str, str]) -> str:
+    """Where the sshd of each node of an MPI job answers; run_mpi.sh has its own name for the variable."""
+    return env.get("SSHD_PORT") or env.get("MY_SSHD_PORT") or str(SSHD_PORT)
+
+
 def package_of(program: str) -> str:
     """Which package has a launcher, as a remedy for who lacks it; empty for any other program."""
     return _PACKAGES.get(program, "")
@@ -222,19 +228,23 @@ def _mpi(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process
     hostfile, tune = f"{facts.job_id}.hostfile", f"{facts.job_id}.mpienv"
     common = (f"--job-id={facts.job_id}", f"--ready-timeout={ready:g}", f"--env-file={tune}")
     if facts.node_rank > 0:
-        where = (f"--node-rank={facts.node_rank}", f"--lead={_host_port(facts.master_addr, facts.master_port)}")
+        where: tuple[str, ...] = (
+            f"--node-rank={facts.node_rank}",
+            f"--lead={_host_port(facts.master_addr, facts.master_port)}",
+        )
+        where += (f"--lead-name={facts.nodes[0]}",) if facts.nodes else ()
         return [Process((*program, "wait", *common, *where), {}, "mpi-wait")]
-    sshd_port = env.get("SSHD_PORT") or str(SSHD_PORT)
+    port = sshd_port(env)
     lead = ["lead", *common, f"--hostfile={hostfile}", f"--slots={facts.cards}"]
     x_args = _x_args(env)
     if facts.node_count > 1:
-        lead += [f"--hosts={','.join(facts.nodes)}", f"--sshd-port={sshd_port}", f"--listen={facts.master_port}"]
+        lead += [f"--hosts={','.join(facts.nodes)}", f"--sshd-port={port}", f"--listen={facts.master_port}"]
         named = {x_args[i + 1].partition("=")[0] for i in range(len(x_args) - 1) if x_args[i] == "-x"}
         x_args += [word for name in sorted(env) if name not in named and _is_told(name) for word in ("-x", name)]
     mpirun = [
         *("mpirun", "-np", str(facts.node_count * facts.cards)),
         *("-hostfile", hostfile),
-        *("-mca", "plm_rsh_args", f"-p {sshd_port}" + (f" {_TO_OWN_SSHD}" if facts.own_sshd else "")),
+        *("-mca", "plm_rsh_args", f"-p {port}" + (f" {_TO_OWN_SSHD}" if facts.own_sshd else "")),
         *("-tune", tune),
         *_openmpi("OPENMPI_BIND_ARGS", env),
         *x_args,
@@ -371,6 +381,7 @@ def _wrong_variables(mode: str, node_count: int, env: Mapping[str, str]) -> list
         number("MSRUN_CLUSTER_TIME_OUT", 1, 10**8)
     elif mode == Boot.MPI:
         number("SSHD_PORT", 1, 65535)
+        number("MY_SSHD_PORT", 1, 65535)
         for name in OPENMPI:
             words(name)
     elif mode == Boot.TENSORFLOW and node_count > 1:

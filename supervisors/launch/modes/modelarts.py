@@ -4,12 +4,12 @@ Names and meaning are those of its training guide (tables of the container's env
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muster.supervisors.model.rules import staging_urls
+from muster.supervisors.model.rules import boot_files, staging_urls
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.paths import Root
@@ -92,23 +92,12 @@ def boot_mode(given: str, env: Mapping[str, str]) -> str:
     return given or (method if method in (Boot.TORCHRUN, Boot.MSRUN) else Boot.RANKS.value)
 
 
-def beside_boot_file(command: Sequence[str], folder: str) -> dict[str, str]:
-    """What lies beside the boot file of a job on the platform, by the field of the spec that uses it: `ma-pre-start.sh`
-    (or `.py`), and `pip-requirements.txt`. The boot file is the first script of the command, which runs in `folder`; a
-    module (`-m`) and code (`-c`) have none."""
-    for word in command:
-        if word in ("-m", "-c"):
-            break
-        path = os.path.join(folder, word)
-        if word.endswith((".py", ".sh")) and os.path.isfile(path):
-            here = os.path.dirname(os.path.abspath(path))
-            found = {"pre_start": ("ma-pre-start.sh", "ma-pre-start.py"), "requirements": ("pip-requirements.txt",)}
-            return {
-                field: path
-                for field, names in found.items()
-                if (path := next((p for name in names if os.path.isfile(p := os.path.join(here, name))), ""))
-            }
-    return {}
+def folder_of_pre_start(spec: JobSpec) -> str:
+    """Where a `ma-pre-start.sh` (or `.py`) runs on the platform: the folder above the code. Empty for other scripts."""
+    if os.path.basename(spec.pre_start) not in boot_files.PRE_STARTS:
+        return ""
+    given = spec.env.get("MA_JOB_DIR", "")
+    return given if given.startswith("/") else os.path.dirname(os.path.dirname(spec.pre_start))
 
 
 def rank_table(boot: str, env: Mapping[str, str]) -> str:
@@ -174,11 +163,18 @@ def folders(root: Root, spec: JobSpec, home: str) -> dict[str, str]:
 
 
 def code_folder(root: Root, spec: JobSpec) -> str:
-    """Where the job's code is copied to, and its ranks work: a folder with the last part of its URL as name, in the
-    job's working folder. Empty: it has none."""
+    """Where the job's code is copied to, and its ranks work: a folder with the last part of its URL as name, in
+    `above_code`, or else in the job's workspace. Empty: it has none."""
     if not spec.code:
         return ""
-    return os.path.join(spec.workdir or root.job(spec.job_id).workspace, staging_urls.name(spec.code))
+    return os.path.join(above_code(spec) or root.job(spec.job_id).workspace, staging_urls.name(spec.code))
+
+
+def above_code(spec: JobSpec) -> str:
+    """The folder that gets the code: in a container of the platform the one that it names, else the working folder.
+    Empty: the job's workspace."""
+    named = spec.env.get("MA_JOB_DIR", "") if in_container(spec.env) else ""
+    return named if named.startswith("/") else spec.workdir
 
 
 def log_root(root: Root) -> str:

@@ -18,7 +18,6 @@ from muster.supervisors.launch.mpi.mpi_lead import Lead
 from muster.supervisors.launch.mpi.mpi_link import (
     AGAIN_S,
     ANSWER_S,
-    STOPPED,
     NotReady,
     hello,
     keep_alive,
@@ -41,7 +40,7 @@ def wait(args: argparse.Namespace) -> int:
             say(f"has reported to node 0 at {args.lead}; waits for the end of its mpirun")
             code, reason = node_0.end()
     except Stopped:
-        node_0.tell(STOPPED)
+        node_0.tell(args.how)
         raise
     finally:
         node_0.close()
@@ -56,16 +55,18 @@ class _Node0:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
+        host, _, port = args.lead.rpartition(":")
+        self._address = host.strip("[]"), int(port)
+        self._name = args.lead_name or self._address[0]
         self._sock: socket.socket | None = None
 
     def meet(self) -> None:
         """Until node 0 knows us. Tries until the deadline; raises NotReady."""
         args = self._args
-        host, _, port = args.lead.rpartition(":")
         deadline = time.monotonic() + args.ready_timeout
         while True:
             try:
-                self._sock = socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S)
+                self._sock = socket.create_connection(self._address, timeout=ANSWER_S)
                 keep_alive(self._sock)
                 send_line(self._sock, hello(args.job_id, args.node_rank))
                 answer = read_line(self._sock)
@@ -80,7 +81,8 @@ class _Node0:
                 what = str(error)
             self.close()
             if time.monotonic() >= deadline:
-                raise NotReady(node_ends.late(0, args.lead, args.ready_timeout, what))
+                seen_there = f"port {self._address[1]} at {self._address[0]}: {what}"
+                raise NotReady(node_ends.late(0, self._name, args.ready_timeout, seen_there))
             time.sleep(AGAIN_S)
 
     def end(self) -> tuple[int, str]:
@@ -90,11 +92,11 @@ class _Node0:
         try:
             line = read_line(self._sock)
         except OSError as error:
-            raise NotReady(node_ends.lost(0, self._args.lead, seen(error))) from None
+            raise NotReady(node_ends.lost(0, self._name, seen(error))) from None
         told = read_end(line)
         if told is None:
             what = f"it said {line!r}" if line else "it closed the connection without a word of how the job ended"
-            raise NotReady(node_ends.lost(0, self._args.lead, what))
+            raise NotReady(node_ends.lost(0, self._name, what))
         return told
 
     def tell(self, line: str) -> None:
@@ -131,6 +133,7 @@ def _arguments(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
         else:
             role.add_argument("--node-rank", type=int, required=True)
             role.add_argument("--lead", required=True, help="node 0's host:port")
+            role.add_argument("--lead-name", default="", help="node 0's name in the job, if it is not that host")
     args = parser.parse_args(words[:split])
     if args.role == "lead" and not words[split + 1 :]:
         parser.error("lead: no mpirun command behind --")
@@ -145,6 +148,17 @@ class Stopped(BaseException):
         self.number = number
 
 
+def _hear_why(args: argparse.Namespace) -> None:
+    """From the signals of our supervisor: `how` of the arguments is one of node_ends.HOW."""
+    args.how = node_ends.STOPPED
+
+    def note(number: int, _frame: object) -> None:
+        args.how = node_ends.SAID_BY[number]
+
+    for number in node_ends.SAID_BY:
+        signal.signal(number, note)
+
+
 def _end_waiting(number: int, _frame: object) -> NoReturn:
     for other in process.END_SIGNALS:
         signal.signal(other, signal.SIG_IGN)  # once is enough
@@ -154,6 +168,7 @@ def _end_waiting(number: int, _frame: object) -> NoReturn:
 def main(words: list[str]) -> int:
     """Returns the exit code."""
     args, command = _arguments(words)
+    _hear_why(args)
     if args.role == "lead":
         return Lead(args, command).run()
     try:

@@ -24,7 +24,6 @@ from muster.supervisors.launch.mpi.mpi_files import env_lines, write_private
 from muster.supervisors.launch.mpi.mpi_link import (
     ANSWER_S,
     MAX_LINE,
-    STOPPED,
     NotReady,
     end,
     keep_alive,
@@ -34,6 +33,7 @@ from muster.supervisors.launch.mpi.mpi_link import (
 )
 from muster.supervisors.launch.mpi.mpi_scout import Scout
 from muster.supervisors.model import node_ends
+from muster.supervisors.model.verdict import TIMED_OUT_CODE
 
 #: mpirun takes a second SIGTERM within 5 s for "at once, and clean nothing up". It stands in our process group, and a
 #: signal to the group has reached it already; a signal to us alone is handed on this much later, in seconds.
@@ -130,9 +130,14 @@ class Lead:
         """Raises NotReady where a signal has come."""
         if self._asked:
             say(f"ended by {signal.Signals(self._asked).name} before mpirun began")
-            raise NotReady(node_ends.stopped(0, self._name(0)), 128 + self._asked)
-        if self._gone and node_ends.is_stop(self._gone_how):
-            raise NotReady(self._gone_how)
+            raise NotReady(*self._ended_here())
+        if self._gone and node_ends.is_told(self._gone_how):
+            raise NotReady(self._gone_how, _code(self._gone_how, 1))
+
+    def _ended_here(self) -> tuple[str, int]:
+        """What the others hear where a signal ended us, and the code."""
+        text = node_ends.ended(self._args.how, 0, self._name(0))
+        return text, _code(text, 128 + self._asked)
 
     def _listen(self) -> socket.socket:
         port = self._args.listen
@@ -179,7 +184,7 @@ class Lead:
 
     def _mpirun(self) -> tuple[int, str]:
         """The exit code for all nodes, and what there is to say of it."""
-        if not node_ends.is_stop(self._gone_how):
+        if not node_ends.is_told(self._gone_how):
             self._gone = 0  # all are here
         env = dict(os.environ)
         if os.geteuid() == 0:  # mpirun runs as root only with both variables
@@ -197,9 +202,10 @@ class Lead:
         os.close(ended)
         code = 128 - child.returncode if child.returncode < 0 else child.returncode
         if self._gone:
-            return code or 1, self._gone_how
-        if self._asked and code:
-            return 128 + self._asked, node_ends.stopped(0, self._name(0))
+            return _code(self._gone_how, code or 1), self._gone_how
+        if self._asked and (code or self._args.how != node_ends.STOPPED):
+            reason, code = self._ended_here()
+            return code, reason
         return code, f"mpirun ended with code {code}"
 
     def _follow(self, child: "subprocess.Popen[bytes]") -> None:
@@ -295,10 +301,10 @@ class Lead:
             self._hear(peer)
 
     def _hear(self, peer: Peer) -> None:
-        """What a node says that has reported: that it goes."""
+        """What a node says that has reported: that it goes, and how."""
         *lines, peer.data[:] = bytes(peer.data)[-MAX_LINE:].split(b"\n")
-        if STOPPED.encode() in lines:
-            self._drop(peer, node_ends.stopped(peer.rank, self._name(peer.rank)))
+        if how := next((how for how in node_ends.HOW if how.encode() in lines), ""):
+            self._drop(peer, node_ends.ended(how, peer.rank, self._name(peer.rank)))
 
     def _meet(self, peer: Peer, line: str) -> None:
         said, job_id = read_hello(line), self._args.job_id
@@ -343,3 +349,8 @@ class Lead:
         if text not in self._said and len(self._said) < _MAX_SAID:
             self._said.add(text)
             say(text)
+
+
+def _code(text: str, code: int) -> int:
+    """The exit code for all nodes: timeout(1)'s where the running time was over."""
+    return TIMED_OUT_CODE if text.startswith(node_ends.TIMED_OUT) else code

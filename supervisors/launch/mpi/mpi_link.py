@@ -4,7 +4,7 @@ Lines over one TCP connection per waiting node, which node 0 accepts at the job'
 
     wait -> lead    muster-mpi 1 JOB NODE_RANK      who it is
     lead -> wait    welcome  |  no REASON           a stranger is refused, and not counted
-    wait -> lead    stopped                         the node was stopped, and goes
+    wait -> lead    stopped | timed out | failed    the node ends the job so, and goes (node_ends.HOW)
     lead -> wait    end CODE REASON                 when mpirun has ended, or could not be started
 
 REASON may be a sentence of node_ends.py, which each node then has as its last line. Each side notices by the connection
@@ -51,10 +51,6 @@ def read_hello(line: str) -> tuple[str, int] | None:
     """Job and node rank; None for what is not said by one of us."""
     match = _HELLO.fullmatch(line)
     return (match[1], int(match[2])) if match else None
-
-
-#: The last line of a waiting node that was stopped.
-STOPPED = "stopped"
 
 
 def end(code: int, reason: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from muster.supervisors.launch.modes.boot import SSHD_PORT, package_of
+from muster.supervisors.launch.modes.boot import package_of, sshd_port
 from muster.supervisors.launch.mpi.mpi_link import NotReady, say
 
 #: Where distributions have it, which a user's PATH seldom names.
@@ -32,7 +32,7 @@ def command(folder: Path, home: Path, env: Mapping[str, str]) -> list[str]:
     program = shutil.which("sshd", path=f"{env.get('PATH', '')}:{_FOLDERS}")
     if program is None:
         raise NotReady(f'sshd is not installed: {package_of("sshd")}; or set mpi_sshd = "never" in [jobs]', 127)
-    port = env.get("SSHD_PORT") or str(SSHD_PORT)
+    port = sshd_port(env)
     marks = " ".join(f"{name}={env[name]}" for name in _MARKS if env.get(name))
     argv = [program, "-D", "-e", "-p", port, *_options({"PidFile": "none", "SetEnv": marks})]
     given = Path(env.get("MY_HOME") or home) / "etc/ssh/sshd_config"

@@ -387,6 +387,27 @@ def test_a_stop_on_any_node_ends_all_of_an_mpi_job(
         assert other.verdict.exit_code == 128 + signal.SIGTERM
 
 
+@pytest.mark.parametrize("told", ["failed", "stopped"])
+def test_node_0_hears_why_another_node_ended_an_mpi_job(daemon: Daemon, tmp_path: Path, told: str) -> None:
+    """By a service that ends, or a stop that somebody asks for. Node 0 is played by the test."""
+    with socket.create_server(("127.0.0.1", 0)) as node_0:
+        daemon.run("train.py", job_id="wide", boot="mpi", nodes=NODES, node_rank=1, master_addr="127.0.0.1",
+                   master_port=node_0.getsockname()[1],
+                   services=[f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"])  # fmt: skip
+        node_0.settimeout(60)
+        with node_0.accept()[0] as sock, sock.makefile("rw") as lines:
+            assert lines.readline() == "muster-mpi 1 wide 1\n"
+            lines.write("welcome\n")
+            lines.flush()
+            eventually(lambda: "has reported to node 0" in said(daemon, daemon.get("wide")))
+            if told == "stopped":
+                daemon.stop("wide")
+            else:
+                (tmp_path / "go").touch()
+            assert lines.readline() == f"{told}\n"
+    daemon.wait("wide")
+
+
 @pytest.mark.slow
 @needs_mpirun
 @needs_sshd

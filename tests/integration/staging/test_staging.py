@@ -68,6 +68,38 @@ def test_a_job_gets_code_and_inputs_once_and_delivers_outputs_in_the_end(shared:
     eventually(lambda: {path.name for path in shared.root.job("whole").folder.iterdir()} <= kept)
 
 
+def test_files_of_the_code_prepare_the_ranks(shared: Daemon, tmp_path: Path) -> None:
+    """Those beside the boot file where that is asked for, as on ModelArts, in the folder above; one that is named."""
+    code, here = tmp_path / "demo-code", tmp_path / "here"
+    for folder in (code, here):
+        folder.mkdir()
+    (code / "train.py").write_text(
+        "import os, sys\nprint(os.environ.get('AT'), 'packages' in os.environ.get('PYTHONPATH', ''))\n"
+        "sys.exit(os.environ['MUSTER_ATTEMPT'] == '0')\n"
+    )
+    (code / "ma-pre-start.sh").write_text("export AT=$PWD\n")
+    (code / "pip-requirements.txt").write_text("# nothing\n")
+    common: dict[str, Any] = {"workdir": str(here), "command": (sys.executable, "train.py"), "max_restarts": 1}
+    start(shared, "beside", code=f"file://{code}", boot_files=True, **common)
+    named = str(here / "demo-code" / "ma-pre-start.sh")
+    start(shared, "named", code=f"file://{code}", pre_start=named, env={"MA_JOB_DIR": str(tmp_path)}, **common)
+    start(shared, "left", code=f"file://{code}", **common)
+    platform = {"MA_VJ_NAME": "ma-job-7", "MA_JOB_DIR": f"{tmp_path}/user-job-dir"}
+    words = (sys.executable, f"{tmp_path}/user-job-dir/demo-code/train.py")
+    start(shared, "platform", code=f"file://{code}", boot_files=True, env=platform, command=words, max_restarts=1)
+    at = {"beside": f"{here} True", "named": f"{tmp_path} False", "left": "None False"}
+    for job_id, told in (at | {"platform": f"{tmp_path}/user-job-dir True"}).items():
+        job = shared.wait(job_id)
+        assert job.state == SUCCEEDED, job
+        lines = shared.output(job).decode().splitlines()
+        assert [line for line in lines if not line.startswith("[muster")] == [told] * 2
+    log = Path(shared.get("beside").log_path).read_text()
+    assert f"pre_start {named}: is done" in log and f"requirements {here}/demo-code/pip-requirements.txt: begins" in log
+    start(shared, "missing", code=f"file://{code}", pre_start=str(here / "demo-code" / "no.sh"), **common)
+    job = shared.wait("missing")
+    assert job.state == FAILED and "demo-code/no.sh" in job.verdict.summary, job
+
+
 def test_what_cannot_be_copied_is_refused_before_the_job_begins(shared: Daemon, tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     keys.write_text("[s3]\n")

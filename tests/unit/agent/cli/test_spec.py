@@ -150,7 +150,7 @@ def test_the_platforms_variables_fill_up_what_is_not_said():
     [
         ({"comand": ["x"]}, "unknown key 'comand': did you mean 'command'"),
         ({"label": {}}, "did you mean 'labels'"),
-        ({"zzz": 1}, "known keys are boot, capabilities, cards, code, command"),
+        ({"zzz": 1}, "known keys are boot, boot_files, capabilities, cards, code, command"),
         ({"command": "a b"}, "muster uses no shell"),
         ({"command": ["a", 1]}, "list of texts"),
         ({"ranks": "2"}, "whole number"),

@@ -267,7 +267,7 @@ def test_mpi_on_the_other_nodes_waits():
     assert wait.role == "mpi-wait"
     assert shlex.join(wait.argv) == (
         "/opt/muster/bin/python -I -m muster.supervisors.launch.mpi.mpi wait --job-id=train-7 --ready-timeout=600"
-        " --env-file=train-7.mpienv --node-rank=1 --lead=node-a:6000"
+        " --env-file=train-7.mpienv --node-rank=1 --lead=node-a:6000 --lead-name=node-a"
     )
 
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from muster.supervisors.launch.mpi import mpi_scout
 from muster.supervisors.launch.mpi.mpi_files import env_lines, placeholder, write_private
-from muster.supervisors.launch.mpi.mpi_link import STOPPED, NotReady, end, hello, read_end, read_hello
-from muster.supervisors.model.node_ends import read
+from muster.supervisors.launch.mpi.mpi_link import NotReady, end, hello, read_end, read_hello
+from muster.supervisors.model.node_ends import STOPPED, read
 from tests import mpi_rank, sshd
 from tests.conftest import alive, eventually
 from tests.ports import free_port
@@ -426,7 +426,7 @@ def test_a_killed_node_0_is_noticed_by_the_others(cluster):
     wait, lead = running(cluster, "echo up; exec sleep 1000")
     lead.process.kill()
     assert wait.code() == 1
-    text = f"node 0 (127.0.0.1:{cluster.port}) was lost before the job ended: it closed the connection"
+    text = "node 0 (127.0.0.1) was lost before the job ended: it closed the connection"
     assert text in wait.said
 
 
@@ -468,6 +468,21 @@ def test_a_stop_reaches_mpirun_once(cluster):
     assert read(wait.said.splitlines()[-1]) == read(lead.said.splitlines()[-1]) == "stopped on node 0 (127.0.0.2)"
 
 
+@pytest.mark.parametrize(("why", "code", "told"), [(signal.SIGUSR1, 143, "failed"), (signal.SIGUSR2, 124, "timed out")])
+def test_an_end_that_nobody_asked_for(cluster, why, code, told):
+    """The supervisor says why it ends the program of its node, which tells the others; whatever mpirun exits with."""
+    wait, lead = running(cluster, COUNT_TERM.replace("exit 1", "exit 0"))
+    lead.process.send_signal(why)
+    os.killpg(lead.process.pid, signal.SIGTERM)
+    assert (lead.code(), wait.code()) == (code, code)
+    assert read(wait.said.splitlines()[-1]) == f"{told} on node 0 (127.0.0.2)"
+    wait, lead = running(cluster, COUNT_TERM)
+    wait.process.send_signal(why)
+    wait.process.send_signal(signal.SIGTERM)
+    assert (wait.code(), lead.code()) == (143, 1 if code == 143 else code)
+    assert read(lead.said.splitlines()[-1]) == f"{told} on node 1 (127.0.0.3)"
+
+
 @pytest.mark.slow
 def test_a_signal_for_us_alone_is_handed_on(cluster):
     wait, lead = running(cluster, COUNT_TERM)
@@ -488,7 +503,8 @@ def test_a_stop_before_mpirun_begins(cluster):
 def test_nobody_at_node_0(cluster):
     wait = cluster.wait(timeout=1)
     assert wait.code() == 1
-    assert f"node 0 (127.0.0.1:{cluster.port}) did not come within 1 s: Connection refused" in wait.said
+    told = f"node 0 (127.0.0.1) did not come within 1 s: port {cluster.port} at 127.0.0.1: Connection refused"
+    assert told in wait.said
 
 
 def test_another_jobs_node_0(cluster):

@@ -265,6 +265,10 @@ def test_a_step_is_spawned_with_the_jobs_log(root):
     assert birth.workdir == f"{paths.folder}/workspace/device0"
     assert (birth.env["MUSTER_STEP"], birth.env["MORE"], "RANK" in birth.env) == ("pre_start", "1", False)
     assert builder(root, workdir="/w").step("epilog", ("x",), {}).workdir == "/w"
+    beside = "/h/code/ma-pre-start.py"
+    assert builder(root, pre_start=beside, workdir="/w").step("pre_start", ("x",), {}).workdir == "/h"
+    assert builder(root, pre_start=beside, env={"MA_JOB_DIR": "/m"}).step("pre_start", ("x",), {}).workdir == "/m"
+    assert builder(root, pre_start="/h/mine.sh", workdir="/w").step("pre_start", ("x",), {}).workdir == "/w"
     assert builder(root, job(0)).step("epilog", ("x",), {}).workdir == f"{paths.folder}/workspace"
 
 

@@ -4,10 +4,12 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from muster.supervisors.staging.local_files import LocalSink, LocalSource, refuse_without_room
+from muster.supervisors.staging.remote_files import FileSystem, RemoteSource
 from muster.supervisors.staging.staged_file import StagedFile, of_info, refuse_unsafe
 from muster.supervisors.staging.troubles import FileChanged, NoRoomHere, NotCopyable, TryAgain
 
@@ -141,6 +143,22 @@ def test_what_was_made_is_removed_and_what_was_there_stays(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "old").rglob("*")] == ["mine"]
 
 
+def test_what_was_begun_is_removed_with_it(tmp_path: Path) -> None:
+    """Not what another process had begun, of which somebody may go on."""
+    source = FakeSource(file())
+    source.sends = 3 * BLOCK
+    sink = LocalSink(f"{tmp_path}/new/x", source)
+    with pytest.raises(TryAgain):
+        sink.write(source.item, source, nothing)
+    other = LocalSink(f"{tmp_path}/new/x", source)
+    with pytest.raises(TryAgain):
+        other.write(source.item, source, nothing)
+    other.undo()
+    assert list((tmp_path / "new").iterdir())
+    sink.undo()
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_room(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path)
     with pytest.raises(NoRoomHere, match="no room for"):
@@ -154,6 +172,22 @@ def test_no_room(tmp_path: Path) -> None:
 def test_names_that_no_folder_can_hold(names: tuple[str, ...]) -> None:
     with pytest.raises(NotCopyable):
         refuse_unsafe([StagedFile(name, name, 1) for name in names], "s3://b")
+
+
+def test_names_of_a_web_server_are_decoded() -> None:
+    class There:
+        scheme, shown, name, path, is_into = "http", "http://h/d%20e/", "d%20e", "http://h/d%20e/", True
+
+        def below(self) -> dict[str, dict[str, Any]]:
+            return {f"{self.path}{name}": self.info("") for name in ("a%20b", "s/%E4%B8%AD", "x?y")}
+
+        def info(self, place: str) -> dict[str, Any]:
+            return {"type": "file", "size": 1}
+
+    source = RemoteSource(cast(FileSystem, There()))
+    found = {item.name: item.place for item in source.items(print)}
+    assert found == {"a b": "http://h/d%20e/a%20b", "s/中": "http://h/d%20e/s/%E4%B8%AD"}
+    assert source.name == "d e"
 
 
 def test_what_servers_tell() -> None:

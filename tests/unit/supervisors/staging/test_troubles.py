@@ -115,11 +115,13 @@ def test_progress_that_somebody_has_written(tmp_path: Path, data: bytes) -> None
 
 
 def test_progress_is_one_write_and_read_again(tmp_path: Path) -> None:
-    told = StagingProgress("inputs", 3, 1, 1 << 50, 7, 2, "a" * 200, "e" * 1000)
+    beside = {"pre_start": f"/h/{'x' * 4000}", "requirements": f"/h/{'x' * 4000}"}
+    told = StagingProgress("inputs", 3, 1, 1 << 50, 7, 2, "a" * 200, "e" * 1000, beside)
     assert len(told.encode()) == SIZE
     (tmp_path / "p").write_bytes(told.encode())
     assert StagingProgress.read(tmp_path / "p") == told
     hostile = StagingProgress("inputs", now="\U0001f600" * 500, error="\U0001f600" * 5000)
+    hostile.beside = {"pre_start": "x.sh", "requirements": "/x\n", "epilog": "/x"}
     assert len(hostile.encode()) == SIZE
     (tmp_path / "p").write_bytes(hostile.encode())
     assert StagingProgress.read(tmp_path / "p") == StagingProgress(
