@@ -9,7 +9,7 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.config import loading, schema
-from muster.agent.config.schema import Config
+from muster.agent.config.schema import CardsTable, Config
 from muster.agent.errors import StartupError
 from muster.supervisors.paths import Root
 
@@ -37,6 +37,10 @@ class LiveConfig:
 
     def __call__(self) -> Config:
         return self.now
+
+    def cards(self) -> CardsTable:
+        """The present settings of the cards, for their driver."""
+        return self.now.cards
 
     @property
     def origin(self) -> str:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskStatus
@@ -50,6 +51,14 @@ from muster.supervisors.system.spare import Reserve
 __all__ = ["Entry", "Registry"]
 
 
+class Troubled(Protocol):
+    """A part of the daemon that may be in trouble."""
+
+    @property
+    def trouble(self) -> Sequence[str]:
+        """Sentences for an operator."""
+
+
 class Registry(JobTable):
     """The table of jobs and its operations. Belongs to one event loop. Operations on files run in tasks of their own: a
     caller that disappears leaves nothing half done."""
@@ -82,8 +91,8 @@ class Registry(JobTable):
         self._starting = 0
         self._closing = False
         self._config_trouble = ""
-        #: Returns sentences about the daemon as a whole; may be set.
-        self.of_daemon: Callable[[], list[str]] = list
+        #: Parts of the daemon whose troubles are warnings of the daemon as a whole; may be set.
+        self.of_daemon: Sequence[Troubled] = ()
         #: Called with the number of ranks of a job that could not be recorded; may be set.
         self.on_no_room: Callable[[int], None] = lambda _: None
 
@@ -106,7 +115,7 @@ class Registry(JobTable):
     def warnings(self) -> list[str]:
         """Sentences for an operator: the present problems."""
         found = [
-            *self.of_daemon(),
+            *(text for part in self.of_daemon for text in part.trouble),
             self._config_trouble,
             self._removal.uncollected,
             self._nursery.trouble,
