@@ -27,7 +27,7 @@ from muster.agent.logs.log_stream import files_of
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import JOB
-from muster.supervisors.output.job_output import set_aside
+from muster.supervisors.output.log_segments import put_aside
 from muster.supervisors.paths import Root
 from muster.supervisors.system import trust
 
@@ -228,7 +228,7 @@ def _begin(entry: Entry, path: Path, mine: bool) -> _Saved | None:
     if not mine and path.exists():
         _log.info("logs.worker_left", job=entry.job_id, path=str(path))
         return None
-    set_aside([(path, path.with_suffix(".idx"))])
+    put_aside([(path, path.with_suffix(".idx"))])
     _store(entry, _Saved(), path)  # before the first line: from here on the file is ours
     return _Saved()
 
