@@ -16,7 +16,7 @@ from muster.agent.errors import (
     JournalUnreadable,
     NoRoom,
     ShuttingDown,
-    TooMany,
+    TooManyJobs,
 )
 from muster.agent.events.event_store import EventStore
 from muster.agent.jobs import admission, job_folder, start_checks
@@ -142,8 +142,8 @@ class Registry(JobTable):
 
         An empty id is replaced by a new one. `workdir_of_caller`: as for `admission.refuse_here`; `asked_by`: as for
         `decided`; `new_name`: the id was made for this call. Raises InvalidRequest, JobIdConflict, JournalUnreadable,
-        NodeDraining, NodeUnhealthy, NoSuchCard, CardBusy, PortInUse, TooMany, NoRoom, ShuttingDown; nothing was started
-        then.
+        NodeDraining, NodeUnhealthy, NoSuchCard, CardBusy, PortInUse, TooManyJobs, NoRoom, ShuttingDown; nothing was
+        started then.
         """
         if not spec.job_id:
             spec, new_name = replace(spec, job_id=admission.new_job_id()), True
@@ -327,10 +327,10 @@ class Registry(JobTable):
 
     @contextmanager
     def _one_more(self) -> Iterator[None]:
-        """Counts a job that is being accepted. Raises TooMany."""
+        """Counts a job that is being accepted. Raises TooManyJobs."""
         limit = self._config().jobs.max_jobs
         if len(self.unended) + self._starting >= limit:
-            raise TooMany("jobs", limit)
+            raise TooManyJobs(limit)
         self._starting += 1
         try:
             yield
