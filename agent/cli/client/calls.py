@@ -27,7 +27,7 @@ from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.slot_wait import NO_GOOD_TOKEN, SAY_S, SlotWait
 from muster.agent.cli.exits import BadSpec, CallFailed, CommandFailed, Exit, NoDaemon, Why
 from muster.agent.cli.printing import note
-from muster.client.channel_options import OPTIONS
+from muster.client.channel_options import OPTIONS, PINGING_OPTIONS
 from muster.client.own_token import OwnToken, by_command, claim
 from muster.probes.kernel.backoff import Backoff
 from muster.v1 import job_pb2, job_pb2_grpc
@@ -61,7 +61,7 @@ class DaemonConnection:
         self.address = address
         self.credentials = credentials_of(address)
         if self.credentials is not None:
-            self.channel = grpc.secure_channel(str(address), self.credentials, options=OPTIONS)
+            self.channel = grpc.secure_channel(str(address), self.credentials, options=PINGING_OPTIONS)
         else:
             self.channel = grpc.insecure_channel(str(address), options=OPTIONS)
         self.jobs = job_pb2_grpc.JobServiceStub(self.channel)
