@@ -386,7 +386,9 @@ class NotAllowed(ApiError):
     reason = "ROLE_NOT_ALLOWED"
 
     def __init__(self, method: str, who: str) -> None:
-        super().__init__(f"{method} needs the role operator; {who} has the role reader")
+        super().__init__(
+            f"{method} needs the role operator; {who} has the role reader: use the operators' socket or certificate"
+        )
 
 
 class NotKnown(ApiError):

@@ -89,7 +89,7 @@ async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Beg
         daemon = await _build(root, config, owner_fd, begun)
         await _load(daemon)
     except OSError as error:
-        raise StartupError(f"{root.state}: cannot be worked with: {explain(error)}") from error
+        raise StartupError(f"cannot use the state folder {root.state}: {explain(error)}") from error
     try:
         await _run(daemon)
     finally:

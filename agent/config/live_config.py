@@ -51,7 +51,7 @@ class LiveConfig:
 
     async def reload(self) -> None:
         """Reads the file again; a bad one, or one that does not answer, is reported and changes nothing."""
-        error = f"{self._path}: cannot be read: does not answer within {ANSWER_S:g} s"
+        error = f"cannot read {self._path}: its disk did not answer within {ANSWER_S:g} s"
         new = None
         with anyio.move_on_after(ANSWER_S):
             try:
@@ -59,13 +59,13 @@ class LiveConfig:
             except StartupError as refused:
                 error = str(refused)
         if new is None:
-            self.trouble = f"the configuration was not reloaded, the one before is in force: {error}"
+            self.trouble = f"the configuration was not reloaded, the previous one stays in force: {error}"
             _log.error("config.refused", error=error)
             return
         late = schema.restart_needed(self.now, new)
         self.now, self.trouble = new, ""
         if late:
-            self.trouble = f"{', '.join(late)}: the new value takes effect when musterd is started again"
+            self.trouble = f"{', '.join(late)}: the new value takes effect when musterd is restarted"
             _log.warning("config.needs_restart", keys=late)
         _log.info("config.loaded", path=str(self._path))
 

@@ -94,7 +94,7 @@ class JobSpec:
         more="Everything from the first word that is not an option belongs to it.",
     )]
     card_count: Annotated[int, kind.Cards(
-        "N|I,J|all", "One rank per card: N free cards, the cards with these indices (3, is card 3 alone), or all.",
+        "N|I,J|all", "One rank per card: N free cards, the cards with these indices (`3,` means card 3 alone), or all.",
         more="Free cards are of one model, healthy ones first. Not together with `ranks`.", key="cards",
         api="cards.count", least=1, most=MAX_RANKS, unset="none, or `MA_NUM_GPUS` of `env`",
     )] = 0
@@ -228,7 +228,7 @@ class JobSpec:
         more="Below 0 needs a daemon that runs as root.",
     )] = 0
     no_new_privs: Annotated[str, kind.Choice(
-        "yes|no", "Whether no program of the job can gain privileges (sudo, setuid, file capabilities).",
+        "yes|no", "Keep programs of the job from gaining privileges (sudo, setuid, file capabilities).",
         more="[lock-down.md](../guides/lock-down.md#jobs)", allowed=YES_NO,
         unset="no; jobs of other users than the daemon's: what `[hardening]` says, yes",
     )] = ""
@@ -271,7 +271,7 @@ class JobSpec:
         option=None,
     )] = field(default_factory=dict)
     notify_webhook: Annotated[str, kind.Webhook(
-        "URL|@FILE", "Post this job's events there; @FILE holds the URL, which everybody may read in a command line.",
+        "URL|@FILE", "Post this job's events to URL, or to the URL in FILE: all users can read a command line.",
         more="[notify.md](../guides/notify.md)", api="notify.webhook", hide=without_secrets,
     )] = ""
     notify_events: Annotated[tuple[str, ...], kind.EventNames(

@@ -1,5 +1,4 @@
-"""What a channel to a daemon is made with: of this client, and of the command line, which imports nothing else here that
-needs gRPC."""
+"""Options of a channel to a daemon, for this client and for the command line. Nothing but the standard library."""
 
 #: A job of 4096 ranks is larger than the 4 MiB that gRPC takes by default. In bytes.
 _MAX_MESSAGE = 64 << 20

@@ -1,6 +1,6 @@
 """Who calls: the name that a call claims, and the token by which a daemon knows which user and process makes it
-(docs/concepts/security.md, "Who calls"). Both are of the contract: clients ask for a token at `identity.sock`, beside the
-socket of the calls. Nothing but the standard library.
+(docs/concepts/security.md, "Who calls"). Both are of the contract: clients ask for a token at `identity.sock`, beside
+the socket of the calls. Nothing but the standard library.
 """
 
 import json

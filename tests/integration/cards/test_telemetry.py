@@ -206,7 +206,7 @@ def test_bad_questions_are_refused_by_field(node: Daemon):
     ask.end.FromSeconds(1_800_000_000)
     assert "start: is not before the end" in refused(node, start=ask.start, end=ask.end)
     ask.step.FromMilliseconds(0)
-    assert "step: 0 s: must be over 0" in refused(node, step=ask.step)
+    assert "step: 0 s: must be above 0" in refused(node, step=ask.step)
     ask.step.FromMilliseconds(10)
     assert "at most 20000 are allowed" in refused(node, step=ask.step)
     with pytest.raises(grpc.RpcError) as caught:

@@ -46,7 +46,7 @@ def test_good_urls(url: str) -> None:
         ("http://h/secret x", "no URL has"),
         ("http://h/\r\nX-Evil: secret", "no URL has"),
         ("http://h/ä-secret", "no URL has"),
-        ("http://h/" + "secret" * 1000, "has 6009 characters: allowed are 2048"),
+        ("http://h/" + "secret" * 1000, "has 6009 characters: at most 2048 are allowed"),
     ],
 )
 def test_bad_urls_are_reported_without_what_may_be_a_password(url: str, said: str) -> None:
