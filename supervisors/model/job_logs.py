@@ -57,11 +57,14 @@ def fifo_of(paths: JobPaths, number: int) -> Path:
     return paths.fifo(number) if number > SERVICE else paths.service_fifo(service_number(number))
 
 
+def stamp(at: float) -> str:
+    """The time at the begin of a line, here, from seconds since the epoch."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)) + f".{int(at % 1 * 1000):03d}"
+
+
 def job_line(text: str) -> str:
     """A line of the job's log by muster itself; a break of the line in it would pass for another's output."""
-    now = time.time()
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03d}"
-    return f"{stamp} [muster] {' '.join(text.splitlines())}\n"
+    return f"{stamp(time.time())} [muster] {' '.join(text.splitlines())}\n"
 
 
 def is_ours(line: str) -> bool:

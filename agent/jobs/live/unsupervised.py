@@ -21,7 +21,8 @@ from muster.agent.jobs.job_folder import HeldJob
 from muster.agent.jobs.live import rank_tables
 from muster.agent.link.nursery_client import NurseryClient
 from muster.probes.cards.accelerator import ASCEND
-from muster.probes.checks.result import CheckResult, Status, final_line, log_lines, numbers
+from muster.probes.checks.result import CheckResult, Status, final_line, log_lines
+from muster.probes.kernel.number_lists import numbers
 from muster.probes.kernel import process
 from muster.probes.kernel.backoff import Backoff
 from muster.probes.kernel.dataclass import dataclass
