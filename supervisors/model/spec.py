@@ -6,6 +6,7 @@ the kinds of fields. Rules about several fields at once are in `launch/spec_rule
 
 import enum
 import json
+from collections.abc import Sequence
 from dataclasses import MISSING, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -312,6 +313,10 @@ class JobSpec:
     def wants_cards(self) -> bool:
         """Whether it asks for cards, by count or by number, or for all."""
         return bool(self.card_count or self.card_indices or self.all_cards)
+
+    def stop_steps(self, asked: Sequence[float] | None = None) -> tuple[float, ...]:
+        """The steps of a stop, in seconds: those that were asked for; None: the job's own, or muster's."""
+        return tuple(map(float, asked)) if asked is not None else tuple(self.grace_steps) or DEFAULT_GRACE_STEPS
 
     def to_json(self) -> str:
         """Canonical: equal specs give equal text, also over versions that know more fields: defaults are left out."""

@@ -11,7 +11,7 @@ from muster.agent.cli.printing import as_dict, emit, emit_json, note, on_termina
 from muster.agent.cli.spec import caller
 from muster.agent.cli.spec.job_spec import Draft
 from muster.agent.cli.spec.spec_options import spec_options
-from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, Boot, JobSpec
+from muster.supervisors.model.spec import Boot, JobSpec
 
 if TYPE_CHECKING:
     pass
@@ -179,7 +179,7 @@ def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, lab
     from muster.agent.cli.client import standalone
     from muster.agent.cli.client.interrupts import Interrupts
 
-    grace_s = sum(spec.grace_steps or DEFAULT_GRACE_STEPS)
+    grace_s = sum(spec.stop_steps())
     with (
         Interrupts(hangup=True) as interrupts,
         standalone.bring(log_dir, grace_s, interrupts, spec.job_id, spec.node_rank) as own,
