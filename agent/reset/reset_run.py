@@ -86,7 +86,7 @@ class ResetRun:
         return True
 
     async def run(self) -> None:
-        """All steps; what goes wrong is told, and never raised."""
+        """All steps. Raises nothing: it reports what goes wrong."""
         try:
             await self._do(ResetStep.DRAIN, self._drain)
             await self._do(ResetStep.JOBS, self._wait_for_jobs)

@@ -1,6 +1,6 @@
 """Resets of cards: one at a time for the whole node, since the driver is closed meanwhile.
 
-A reset goes on whoever leaves. A daemon that ends in the middle leaves `reset.json`, by which the next one puts back
+A reset goes on without its client. A daemon that ends in the middle leaves `reset.json`, by which the next one puts back
 what it can, keeps the node drained and says how to go on.
 """
 
@@ -68,7 +68,7 @@ class Resets:
     # --- operations ---------------------------------------------------------------------------------------------------
 
     async def start(self, name: str, request: ResetRequest) -> ResetProgress:
-        """Begins the reset of a card (its number, UUID, serial number or bus id), which goes on whoever follows it.
+        """Begins the reset of a card (its number, UUID, serial number or bus id), which goes on if nobody follows it.
 
         Raises ResetUnderWay, NoSuchCard, CannotReset; then nothing was changed.
         """
