@@ -28,7 +28,7 @@ from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output.log_segments import put_aside
-from muster.supervisors.paths import Root
+from muster.supervisors.paths import Root, rank_log_name
 from muster.supervisors.system import trust
 
 #: Seconds between two looks at the ranks' files; between two writes of the position; until a retry when the disk
@@ -265,7 +265,7 @@ def _give(fd: int, entry: Entry, path: Path) -> None:
     """Makes the job's user the owner, as of the ranks' files."""
     for rank in entry.job.ranks[:1]:
         with contextlib.suppress(OSError):
-            owner = path.with_name(f"{entry.job_id}-proc-rank-{rank.rank}-device-{rank.device}.txt").lstat()
+            owner = path.with_name(rank_log_name(entry.job_id, rank.rank, rank.device)).lstat()
             os.fchown(fd, owner.st_uid, owner.st_gid)
 
 
