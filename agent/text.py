@@ -5,10 +5,9 @@ import re
 import shlex
 import time
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from muster.probes.kernel.number_lists import numbers as numbers
-from muster.probes.kernel.number_lists import ranks as ranks
+from muster.probes.kernel import number_lists
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB")
@@ -114,6 +113,10 @@ def rfc3339(seconds: float) -> str:
 def command_line(words: Iterable[str]) -> str:
     """A command as one would type it, fit for a terminal."""
     return clean(shlex.join(words))
+
+
+#: "0-3,7" and "ranks 0-3,7".
+numbers, ranks = number_lists.numbers, number_lists.ranks
 
 
 def cut(text: str, most: int) -> str:

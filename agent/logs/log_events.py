@@ -112,4 +112,6 @@ class EventLines:
     def _line(self, event: Event) -> bytes:
         """In the form of a job's own log: the local time, then the message."""
         whose = f"{event.job_id} " if event.job_id and not self._job_id else ""
-        return f"{job_logs.stamp(event.time)} {whose}{event.kind}: {' '.join(event.message.splitlines())}\n".encode("utf-8", "replace")
+        return f"{job_logs.stamp(event.time)} {whose}{event.kind}: {' '.join(event.message.splitlines())}\n".encode(
+            "utf-8", "replace"
+        )

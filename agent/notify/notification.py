@@ -100,4 +100,3 @@ def body(item: Item, node: str) -> bytes:
             "attributes": item.attributes,
         }
     )
-

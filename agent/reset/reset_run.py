@@ -29,8 +29,8 @@ from muster.probes.cards.reset import device_holders, reset_program
 from muster.probes.checks.card_checks import CardsWanted
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
-from muster.probes.kernel.number_lists import numbers
 from muster.probes.kernel import process
+from muster.probes.kernel.number_lists import numbers
 
 #: In seconds: between two looks at jobs and holders; for calls in the driver to return; for other programs to let go of
 #: the card (an `nvidia-smi` that somebody calls takes some); for a change of the persistence mode; between two looks at

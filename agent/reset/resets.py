@@ -1,7 +1,7 @@
 """Resets of cards: one at a time for the whole node, since the driver is closed meanwhile.
 
-A reset goes on without its client. A daemon that ends in the middle leaves `reset.json`, by which the next one puts back
-what it can, keeps the node drained and says how to go on.
+A reset goes on without its client. A daemon that ends in the middle leaves `reset.json`, by which the next one puts
+back what it can, keeps the node drained and says how to go on.
 """
 
 import time

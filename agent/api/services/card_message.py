@@ -13,8 +13,8 @@ from muster.agent.text import plain
 from muster.probes.cards import visible
 from muster.probes.cards.accelerator import SLOT, Activity, Health, Holder, Reading
 from muster.probes.cards.driver import Seen, View
-from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel import number_lists
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.card_identity import own_number
 from muster.v1 import node_pb2
 

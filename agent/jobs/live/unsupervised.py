@@ -22,10 +22,10 @@ from muster.agent.jobs.live import rank_tables
 from muster.agent.link.nursery_client import NurseryClient
 from muster.probes.cards.accelerator import ASCEND
 from muster.probes.checks.result import CheckResult, Status, final_line, log_lines
-from muster.probes.kernel.number_lists import numbers
 from muster.probes.kernel import process
 from muster.probes.kernel.backoff import Backoff
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.number_lists import numbers
 from muster.supervisors.job import stop_order
 from muster.supervisors.launch import environment
 from muster.supervisors.launch.modes import ranktable

@@ -24,7 +24,7 @@ from muster.supervisors.output.log_compressor import compress
 from muster.supervisors.output.log_layout import Folder, Layout
 from muster.supervisors.output.log_reader import Reader
 from muster.supervisors.output.log_removals import record_removal, removals, remove
-from muster.supervisors.output.log_segments import Piece, companions, removed_path, segment_path, put_aside
+from muster.supervisors.output.log_segments import Piece, companions, put_aside, removed_path, segment_path
 
 
 def data(start: int, end: int) -> bytes:
