@@ -36,7 +36,7 @@ def test_good_urls(url: str) -> None:
         ("file:///etc/secret", "'file' is not a supported scheme"),
         ("http:///secret", "names no host"),
         ("http://:80/secret", "names no host"),
-        ("http://h:0/secret", "ports 1 to 65535"),
+        ("http://h:0/secret", "the port must be 1 to 65535"),
         ("http://h:70000/secret", "is not a URL"),
         ("http://h:x/secret", "is not a URL"),
         ("http://[::1/secret", "is not a URL"),
