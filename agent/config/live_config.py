@@ -65,7 +65,7 @@ class LiveConfig:
         late = schema.restart_needed(self.now, new)
         self.now, self.trouble = new, ""
         if late:
-            self.trouble = f"{', '.join(late)}: the new value takes effect when musterd is restarted"
+            self.trouble = f"{', '.join(late)}: the new value takes effect when musterd is started again"
             _log.warning("config.needs_restart", keys=late)
         _log.info("config.loaded", path=str(self._path))
 
