@@ -467,7 +467,7 @@ def test_a_report_that_cannot_be_written_costs_no_exit_code(short_tmp: Path) -> 
     (short_tmp / "logs" / "x-muster-0.html").mkdir(parents=True)
     done = ran(short_tmp, "exit 3", "--log-dir", str(short_tmp / "logs"))
     assert done.returncode == 3
-    assert f"the report of this job cannot be written into {short_tmp}/logs: Is a directory" in done.stderr
+    assert f"cannot write the report of this job into {short_tmp}/logs: Is a directory" in done.stderr
 
 
 def test_no_report_of_a_run_that_succeeded_or_was_stopped(short_tmp: Path) -> None:
