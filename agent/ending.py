@@ -7,6 +7,7 @@ in it, and with an owner (`muster run --standalone`).
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +88,9 @@ class Ending:
         if ask is Ask.LEAVE or not self.stops_jobs:
             self._stopping.set()
         elif ask is not None:
-            tasks.start_soon(self._end_jobs, ask, end_signals.name(number))
+            # Slurm may signal every process of the job, and this one may be the first to stop it.
+            late = end_signals.time_limit(os.environ, time.time()) if self._owned and number == signal.SIGTERM else ""
+            tasks.start_soon(self._end_jobs, ask, end_signals.name(number) + late)
 
     async def end_with_owner(self, fd: int) -> None:
         """Ends jobs and daemon once no process holds the other end of the pipe `fd`."""

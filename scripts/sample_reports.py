@@ -1,8 +1,8 @@
 """Makes reports of invented jobs, to look at: python -m scripts.sample_reports FOLDER
 
 Journals, events, history, stacks and logs are written as musterd writes them; `muster report` then reads them. The
-tests of the report use the same jobs. A healthy, a failed, a hung, a restarted and a hostile one, and one of 24 hours
-with 8 cards and 64 ranks.
+tests of the report use the same jobs. A healthy, a failed, a hung, a restarted and a hostile one, one that fails after
+eleven hours, and one of 24 hours with 8 cards and 64 ranks.
 """
 
 import logging
@@ -245,37 +245,48 @@ async def healthy(folder: Path) -> str:
 
 
 async def failed(folder: Path) -> str:
-    job = SampleJob(folder, "llama-7b-pretrain", spec_of("llama-7b-pretrain", TRAIN, card_count=8), 8, 8)
-    job.checked(1, ("pcie", "WARN", "GPU_XID_OTHER", "card 3: the link runs at 16 GT/s, it could at 32 GT/s"))
+    return await fell_off(folder, "llama-7b-pretrain", 3010.0)
+
+
+async def overnight(folder: Path) -> str:
+    """The same after eleven hours, in the last minute of a long time."""
+    return await fell_off(folder, "overnight", 11 * HOUR)
+
+
+async def fell_off(folder: Path, name: str, at: float, ranks: int = 8) -> str:
+    """A job of eight cards whose card 3 falls off the bus: rank 3 fails, and the others are stopped."""
+    job = SampleJob(folder, name, spec_of(name, TRAIN, card_count=8), 8, ranks)
+    job.checked(1, ("pcie", "WARN", "PCIE_GEN_DEGRADED", "card 3: the link runs at 16 GT/s, it could at 32 GT/s"))
     job.begin(4)
     about = {"card": "3", "uuid": "GPU-0003", "device": "card 3", "item": "xid", "status": "CRITICAL"}
     message = "card 3: Xid 79: the GPU has fallen off the bus"
-    job.event(3010, "node.event", message, None, code="GPU_XID_RESET", **about)
-    job.event(3010.2, "node.condition", f"{message} (CRITICAL)", None, code="GPU_XID_RESET", **about)
+    job.event(at, "node.event", message, None, code="GPU_OFF_BUS", number="79", **about)
+    job.event(at + 0.2, "node.condition", f"{message} (CRITICAL)", None, code="GPU_OFF_BUS", **about)
     job.log(3, *(f"step {n} loss {2.1 - n / 9000:.4f}" for n in range(8000, 8040)),
             "[rank3]: torch.AcceleratorError: CUDA error: unspecified launch failure",
             "CUDA kernel errors might be asynchronously reported at some other API call")  # fmt: skip
     last = tuple(job.root.rank_log(job.name, 3, 3).read_text().splitlines()[-12:])
-    job.ends(3012, 3, "EXITED", 1 << 8)
+    job.ends(at + 2, 3, "EXITED", 1 << 8)
     job.note(
-        3012.1, "stopping", cause="rank_failed", by="rank 3", reason="it exited with code 1", steps=[15.0], up=3013
+        at + 2.1, "stopping", cause="rank_failed", by="rank 3", reason="it exited with code 1", steps=[15.0], up=at + 3
     )
-    for rank in (0, 1, 2, 4, 5, 6, 7):
-        job.ends(3014 + rank / 9, rank, "GANG_VICTIM", 15)
-    victims = [0, 1, 2, 4, 5, 6, 7]
-    job.over(3016, "FAILED", exit_code=1, summary="rank 3 (device 3) exited with code 1; 7 other ranks were stopped",
-             first_failed=3, last_lines=last, victims=victims, recommendation="FAIL")  # fmt: skip
+    victims = [rank for rank in range(ranks) if rank != 3]
+    for rank in victims:
+        job.ends(at + 4 + rank / 9, rank, "GANG_VICTIM", 15)
+    summary = f"rank 3 (device 3) exited with code 1; {len(victims)} other ranks were stopped"
+    job.over(at + 6 + ranks / 9, "FAILED", exit_code=1, summary=summary, first_failed=3, last_lines=last,
+             victims=victims, recommendation="FAIL")  # fmt: skip
 
-    def card(index: int, at: float) -> dict[int, float]:
-        found = working(index, at)
-        if at > 2960:
+    def card(index: int, now: float) -> dict[int, float]:
+        found = working(index, now)
+        if now > at - 50:
             found[UTIL], found[POWER], found[FABRIC] = (0.0, 92.0, 0.0) if index == 3 else (100.0, 300.0, 0.0)
         return found
 
-    def of_rank(number: int, at: float) -> dict[int, float]:
-        return idle(number, at) if at > 2960 and number != 3 else feeding(number, at)
+    def of_rank(number: int, now: float) -> dict[int, float]:
+        return idle(number, now) if now > at - 50 and number != 3 else feeding(number, now)
 
-    job.readings(5, 3013, card, of_rank, fine_s=5)
+    job.readings(5, at + 3, card, of_rank, fine_s=5)
     await job.finish()
     return job.name
 
@@ -294,7 +305,8 @@ async def hung(folder: Path) -> str:
         job.ends(1743 + rank / 9, rank, "HUNG" if rank == 5 else "GANG_VICTIM", 15)
     summary = "rank 5 (device 5) hung; 7 other ranks were stopped"
     job.over(1745, "FAILED", exit_code=143, summary=summary, first_failed=5,
-             last_lines=["step 18", "step 19"], victims=[0, 1, 2, 3, 4, 6, 7], recommendation="FAIL")  # fmt: skip
+             last_lines=["step 18", "step 19"], victims=[0, 1, 2, 3, 4, 6, 7], recommendation="RETRY_HERE",
+             recommendation_reason="the job hung, and no fault of the node is known")  # fmt: skip
 
     def card(index: int, at: float) -> dict[int, float]:
         found = working(index, at)
@@ -420,7 +432,7 @@ async def node(folder: Path) -> float:
         await _ran(folder, "notebook", 42, 60, first=6, cards=2, use=7, state="STOPPED", summary="alice stopped it"),
         await _ran(folder, "finetune-b", 50, None, first=4, cards=2, use=88),
     ]
-    xid = {"card": "3", "uuid": "GPU-0003", "device": "card 3", "item": "xid", "code": "GPU_XID_RESET"}
+    xid = {"card": "3", "uuid": "GPU-0003", "device": "card 3", "item": "xid", "code": "GPU_OFF_BUS"}
     message = "card 3: Xid 79: the GPU has fallen off the bus"
     first.event(29.9 * HOUR, "node.event", message, None, status="CRITICAL", number="79", **xid)
     first.event(29.9 * HOUR + 1, "node.condition", f"{message} (CRITICAL)", None, status="CRITICAL", **xid)
@@ -471,7 +483,7 @@ async def made_of_node(folder: Path, form: str = writing.HTML) -> str:
     return node_writing.text(await node_gathering.collect(Root.under(folder), node="node-17", now=end), form)
 
 
-SAMPLES = {one.__name__: one for one in (healthy, failed, hung, restarted, day, hostile)}
+SAMPLES = {one.__name__: one for one in (healthy, failed, overnight, hung, restarted, day, hostile)}
 
 
 async def made(folder: Path, name: str, form: str = writing.HTML) -> str:

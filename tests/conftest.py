@@ -369,8 +369,10 @@ def make_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     """Makes daemons with a configuration of their own; they are ended with the test."""
     made: list[Daemon] = []
 
-    def make(config: str = "", env: Mapping[str, str] | None = None) -> Daemon:
+    def make(config: str = "", env: Mapping[str, str] | None = None, by: Sequence[str | Path] = ()) -> Daemon:
+        """`by`: the command that runs the daemon in its own process."""
         daemon = Daemon(tmp_path_factory.mktemp("root"), config, env)
+        daemon.musterd = (*by, *daemon.musterd)
         made.append(daemon)
         return daemon.start()
 

@@ -7,9 +7,14 @@ right after another one is the same request. Ctrl-C pressed twice is a second re
 
 import enum
 import signal
+from collections.abc import Mapping
+
+from muster.agent.text import local
 
 #: Seconds for which a further signal counts as the one before.
 SAME_S = 4.0
+#: Slurm looks for jobs whose time is over twice a minute, and may be some seconds early.
+_EARLY_S = 5.0
 
 
 class Ask(enum.IntEnum):
@@ -44,3 +49,11 @@ class EndSignals:
 def name(number: int) -> str:
     """As people read it: "SIGTERM"; SIGINT is Ctrl-C."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
+def time_limit(env: Mapping[str, str], now: float) -> str:
+    """Behind a signal that comes `now` (seconds since the epoch): when the job's time was to be over, if it is; else
+    "". It is what Slurm planned at the start: a limit that is changed later is not in the environment."""
+    end = env.get("SLURM_JOB_END_TIME", "")
+    over = end.isdigit() and len(end) < 12 and now >= int(end) - _EARLY_S
+    return f"; Slurm's time limit was {local(int(end))}" if over else ""

@@ -167,7 +167,8 @@ class Registry(JobTable):
         entry = await self.get(job_id)
         task = self._tasks.get(job_id)
         if task is not None and not entry.job.state.final:
-            await task.stop(steps, by, reason, hung)
+            # A caller that does not wait for it, or whose time is over, has ordered it all the same.
+            await self._work.finish(lambda: task.stop(steps, by, reason, hung))
         return entry
 
     async def let_begin(self, job_id: str) -> Entry:

@@ -2,19 +2,28 @@
 
 import contextlib
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute
+from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
 
+from muster.agent import threads
 from muster.supervisors import PROTOCOL
 from muster.supervisors.supervision_errors import ProtocolError
 from muster.supervisors.wire import messages
 
 #: Seconds that a process on this node has to accept a connection and to say hello.
 HELLO_S = 5.0
+#: Most connections that are being opened: more only wait for a disk that does not answer, each with a thread.
+MAX_OPENINGS = 32
+#: Seconds without a thread after which one is opened on the loop: what ends processes needs it.
+_NO_THREAD_S = 0.2
+
+_threads = threads.Pool(MAX_OPENINGS, abandon_on_cancel=True, here_after=_NO_THREAD_S)
+_openings: "set[_Opening]" = set()
 
 
 class LinkLost(Exception):
@@ -91,6 +100,46 @@ class Connection:
         return answer
 
 
+async def _open(path: Path) -> socket.socket:
+    """In a thread, for the path may lead over a disk that does not answer. Raises OSError, Silent."""
+    if len(_openings) >= MAX_OPENINGS:
+        raise Silent(f"{path}: {MAX_OPENINGS} connections wait for a disk that does not answer")
+    opening = _Opening(path)
+    _openings.add(opening)
+    try:
+        return await _threads.run(opening.run)
+    except anyio.get_cancelled_exc_class():
+        opening.unwanted = True
+        raise
+
+
+class _Opening:
+    """Connects a socket."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        #: Nobody waits for it any more.
+        self.unwanted = False
+
+    def run(self) -> socket.socket:
+        """Blocks. Raises OSError."""
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(HELLO_S), 0))
+            # The path may be longer than a socket's address: SocketAt makes it short for the time of the call.
+            with messages.SocketAt(self._path) as name:
+                made.connect(name)
+            made.setblocking(False)
+        except BaseException:
+            made.close()
+            raise
+        finally:
+            _openings.discard(self)
+        if self.unwanted:
+            made.close()
+        return made
+
+
 @asynccontextmanager
 async def connect(*paths: Path) -> AsyncIterator[Connection]:
     """A connection, after its hello, to the first of these sockets that has a listener. Raises LinkLost, Silent,
@@ -101,9 +150,7 @@ async def connect(*paths: Path) -> AsyncIterator[Connection]:
     for path in paths:
         try:
             with anyio.fail_after(HELLO_S):
-                # The path may be longer than a socket's address: wire.SocketAt makes it short for the time of the call.
-                with messages.SocketAt(path) as name:
-                    stream = await anyio.connect_unix(name)
+                stream = await UNIXSocketStream.from_socket(await _open(path))
             break
         except TimeoutError:
             raise Silent(f"{path}: does not accept a connection within {HELLO_S:g} s") from None

@@ -32,6 +32,8 @@ from muster.supervisors.system.spare import Spare
 FDS_S, FOLDERS_S, ANSWER_S = 0.5, 10.0, 5.0
 #: Descriptors in reserve; how many more must be free before the reserve is opened again.
 SPARE, HEADROOM = 32, 16
+#: What the daemon itself opens from the time when it takes the reserve until it serves, and some more.
+STARTING = 32
 #: musterd does not start with fewer: an idle one has 33 to 36 (docs/concepts/performance.md); 12 are the reserve of the
 #: ladder (climbing.py); 16 are for a client, the start of a nursery, checks, and a job or two.
 NEEDED = 64
@@ -69,6 +71,8 @@ class Degraded:
         #: Ranks of the largest job that was refused since the last look that found room for it.
         self._ranks = 1
         self._refused = Changes()
+        if not _are_free(STARTING):
+            self._use_reserve()
 
     @property
     def trouble(self) -> list[str]:
@@ -99,27 +103,21 @@ class Degraded:
         if descriptors.raise_again():
             _log.warning("daemon.descriptors_raised", text="somebody had lowered the limit of open files (prlimit)")
         if self._spare.full:
-            free = Spare(LOW)  # not just one: the work between two looks needs some
-            enough = free.full
-            free.release()
-            if not enough:
-                error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-                self._spare.release()
-                self._fds = (
-                    f"no file descriptor is left ({error.strerror}): {remedy(error)}; musterd uses {SPARE} in reserve"
-                )
-                _log.error("daemon.degraded", what="descriptors", error=error.strerror)
-        else:
-            free = Spare(SPARE + HEADROOM)
-            enough = free.full
-            free.release()
-            if enough:
-                self._spare.fill()
-                self._fds = ""
-                _log.info("daemon.descriptors_again")
+            if not _are_free(LOW):  # not just one: the work between two looks needs some
+                self._use_reserve()
+        elif _are_free(SPARE + HEADROOM):
+            self._spare.fill()
+            self._fds = ""
+            _log.info("daemon.descriptors_again")
         if self._fds and time.monotonic() - self._told > FOLDERS_S:
             self._told = time.monotonic()
             self._condition("descriptors", self._fds)
+
+    def _use_reserve(self) -> None:
+        error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self._spare.release()
+        self._fds = f"no file descriptor is left ({error.strerror}): {remedy(error)}; musterd uses {SPARE} in reserve"
+        _log.error("daemon.degraded", what="descriptors", error=error.strerror)
 
     async def _watch(self, folder: Path, lost: str) -> None:
         thread = threads.InOrder("folder")  # one, however long the disk hangs
@@ -164,3 +162,11 @@ async def _refusal(thread: threads.InOrder, look: Callable[[], None]) -> str:
     if not await thread.settled(ANSWER_S):
         return f"does not answer within {ANSWER_S:g} s"
     return trouble_of(errors[0]) if errors and errors[0].errno not in FULL else ""
+
+
+def _are_free(count: int) -> bool:
+    """Whether this process can open so many descriptors."""
+    taken = Spare(count)
+    free = taken.full
+    taken.release()
+    return free

@@ -1,6 +1,5 @@
 """Collects all that the report of a job shows."""
 
-import math
 import platform
 import socket
 import time
@@ -15,9 +14,10 @@ from muster.agent.hang import kept_stacks
 from muster.agent.host import build
 from muster.agent.jobs.entry import Entry
 from muster.agent.node.node_notes import CLEARED, CONDITION, EVENT
-from muster.agent.report import lanes, plots, thinning
+from muster.agent.report import lanes, moments, plots
 from muster.agent.report.job_report import (
     Axis,
+    CloseUp,
     CulpritWords,
     JobReport,
     NodeCheckLine,
@@ -41,7 +41,7 @@ from muster.agent.why.words import of_this_attempt, shown
 from muster.probes import stacks
 from muster.probes.calls import watched
 from muster.supervisors.model.spec import FIELDS
-from muster.supervisors.model.states import Outcome
+from muster.supervisors.model.states import Outcome, State
 
 #: Limits: events, lines of a stack, groups of a set of stacks, last lines, characters of a command.
 MAX_EVENTS, MAX_STACK_LINES, MAX_GROUPS, MAX_LINES, MAX_COMMAND = 400, 200, 24, 60, 4000
@@ -69,9 +69,15 @@ async def collect(known: Known, entry: Entry, *, node: str = "") -> JobReport:
     culprits = {bar.rank: "hangs" for bar in hangs if bar.rank is not None}
     if said.first is not None:
         culprits = {said.first.rank: "hung" if said.first.outcome is Outcome.HUNG else "failed first"}
-    drawn, missing = await plots.read(known.telemetry.history, entry, axis, culprits)
+    shown_again = moments.around(axis, _end(facts) or facts.now, _failure(facts), hangs, config.telemetry.readings_s)
+    limit = anyio.current_time() + plots.READ_S
+    drawn, missing = await plots.read(known.telemetry.history, entry, axis, culprits, limit)
+    moment = None
+    if shown_again is not None and drawn:
+        closer, why = await plots.read(known.telemetry.history, entry, shown_again[1], culprits, limit)
+        moment, missing = CloseUp(*shown_again, closer) if closer else None, missing or why
     damage += [missing, plain(entry.damaged), *(known.damage() if isinstance(known, OnDisk) else ())]
-    return made(facts, said, axis, drawn, sets, damage, node or socket.gethostname())
+    return made(facts, said, axis, drawn, moment, sets, damage, node or socket.gethostname())
 
 
 def made(
@@ -79,6 +85,7 @@ def made(
     said: Report,
     axis: Axis,
     drawn: list[Plot],
+    moment: CloseUp | None,
     sets: list[StackSet],
     damage: list[str],
     node: str,
@@ -107,6 +114,7 @@ def made(
         hangs=lanes.hangs(own, end),
         events=[_row(one, facts.zero) for one in happened if one.kind not in _NODE_KINDS],
         plots=drawn,
+        moment=moment,
         checks=[_check(one) for one in job.checks],
         warnings=said.notes,
         node_reports=[
@@ -135,17 +143,17 @@ def axis_of(facts: Facts, readings_s: float) -> Axis:
         times.append(facts.now)
     told = [one for one in times if one > 0] or [facts.now]
     begin, end = min(told), max(told)
-    length = max(end - begin, 1.0)
-    step = thinning.axis_step(length, readings_s)
-    begin = math.floor(begin / step) * step
-    count = math.floor((end - begin) / step) + 1
-    zone = time.localtime(begin).tm_gmtoff
-    return Axis(begin, max(end, begin + step * count), step, count, zone)
+    return plots.axis(begin, end, readings_s, time.localtime(begin).tm_gmtoff)
 
 
 def _end(facts: Facts) -> float | None:
     job = facts.job
     return (job.ended_at or job.last_time or None) if job.state.final else None
+
+
+def _failure(facts: Facts) -> tuple[str, float] | None:
+    """Of a job that has failed: what `why` counts from, and when that was."""
+    return (facts.around, facts.zero) if facts.job.state in (State.FAILED, State.LOST) else None
 
 
 def _own(facts: Facts) -> list[Event]:

@@ -11,6 +11,8 @@ from muster.agent.why.report import ReportedCause
 
 #: Rows of a table by time; rows up to which a table of events is open.
 TIMES, OPEN = 24, 12
+#: Characters from which on the last cell of a row holds a sentence.
+SENTENCE = 24
 #: How muster marks a command in a sentence.
 _CODE = re.compile("`([^`]+)`")
 
@@ -101,8 +103,8 @@ def facts_list(facts: dict[str, str]) -> str:
     return f'<dl class="facts">{rows}</dl>\n' if rows else ""
 
 
-def tables(report: JobReport) -> str:
-    """What is behind the pictures."""
+def tables(report: JobReport, closer: JobReport | None = None) -> str:
+    """What is behind the pictures; `closer`: behind those of a moment."""
     axis = report.axis
     out = ['<section id="tables" aria-labelledby="h-tables">\n<h2 id="h-tables">Tables behind the pictures</h2>\n']
     happened = sorted([*report.events, *report.node_reports], key=lambda row: row.at)
@@ -127,6 +129,9 @@ def tables(report: JobReport) -> str:
     head = ["Rank", "Device", "Pid", "Status", "Outcome", "Start", "End", "CPU s", "Max RSS"]
     out.append(table("ranks", "Ranks", head, rows))
     out += [readings(plot, axis) for plot in report.plots]
+    if closer is not None and closer.moment is not None:
+        again = "".join(readings(plot, closer.axis) for plot in closer.plots)
+        out.append(f'<div class="again"><h3>{escaped(closer.moment.title)}</h3>\n{again}</div>\n')
     return "".join([*out, "</section>\n"]) if any(out[1:]) else ""
 
 
@@ -278,7 +283,9 @@ def rows_of(head: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> s
     top = "".join(f'<th scope="col">{escaped(text)}</th>' for text in head)
     body = "".join("<tr>" + "".join(f"<td>{escaped(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     wide = f'<div class="wide" tabindex="0" role="region" aria-label="{escaped(label)}">'
-    return f"{wide}<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    # On a phone, sentences need room, and the table is moved sideways.
+    look = ' class="sentences"' if any(len(row[-1]) > SENTENCE for row in rows) else ""
+    return f"{wide}<table{look}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _who(rank: int | None, card: int | None) -> str:

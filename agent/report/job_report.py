@@ -87,6 +87,14 @@ class Axis(msgspec.Struct, frozen=True, rename="camel"):
     zone: int = 0
 
 
+class CloseUp(msgspec.Struct, frozen=True, rename="camel"):
+    """A part of the time with an axis and plots of its own: a long job around its failure or hang."""
+
+    title: str
+    axis: Axis
+    plots: list[Plot]
+
+
 class StackGroup(msgspec.Struct, frozen=True, rename="camel"):
     """Processes with the same stack."""
 
@@ -161,3 +169,4 @@ class JobReport(msgspec.Struct, frozen=True, rename="camel"):
     remarks: list[str]
     unknown: list[str]
     version: int = VERSION
+    moment: CloseUp | None = None

@@ -45,7 +45,9 @@ def _lines(report: JobReport) -> Iterator[str]:
     yield from table(["Rank", "Device", "Pid", "Status"], rows)
     happened = sorted([*report.events, *report.node_reports], key=lambda row: row.at)
     yield from table(["Time", "", "What"], [[clock(row.at, axis), "!" * row.grave, row.text] for row in happened])
-    yield from plots(report.plots, report.remarks)
+    yield from plots("Telemetry", report.plots, report.remarks)
+    if report.moment is not None:
+        yield from plots(report.moment.title, report.moment.plots, [])
     yield from _checks(report)
     for taken in reversed(report.stacks):
         yield f"\n## Stacks of {clock(taken.at, axis)} ({marked_down(taken.occasion)})"
@@ -85,10 +87,10 @@ def facts(found: dict[str, str]) -> Iterator[str]:
         yield from (f"- {marked_down(name)}: {marked_down(value)}" for name, value in found.items())
 
 
-def plots(drawn: Sequence[Plot], remarks: Sequence[str]) -> Iterator[str]:
+def plots(title: str, drawn: Sequence[Plot], remarks: Sequence[str]) -> Iterator[str]:
     """Curves of characters."""
     if drawn or remarks:
-        yield "\n## Telemetry"
+        yield f"\n## {marked_down(title)}"
     for text in remarks:
         yield f"\n{marked_down(text)}"
     for plot in drawn:

@@ -24,6 +24,21 @@ _PLAIN, _TALL = 64, 320
 
 def time_line(report: JobReport) -> str:
     """The section with everything that has a time."""
+    parts = ['<section id="time" aria-labelledby="h-time">\n<h2 id="h-time">Time line</h2>\n', _pictures(report)]
+    if not report.plots:
+        parts.append('<p class="hint" id="no-readings">There are no readings of cards and ranks.</p>\n')
+    parts += [f"<p>{escaped(text)}</p>\n" for text in report.remarks]
+    return "".join([*parts, "</section>\n"])
+
+
+def moment(title: str, report: JobReport) -> str:
+    """The section with a part of that time, `report`, once more and larger."""
+    head = f'<section id="moment" aria-labelledby="h-moment">\n<h2 id="h-moment">{escaped(title)}</h2>\n'
+    return f"{head}{_pictures(report, '-moment')}</section>\n"
+
+
+def _pictures(report: JobReport, part: str = "") -> str:
+    """`part`: of the ids of what the script looks for."""
     axis = report.axis
     first, last = clock(axis.begin, axis), clock(axis.end, axis)
     shades = svg.shades(report.hangs, axis)
@@ -31,20 +46,15 @@ def time_line(report: JobReport) -> str:
     each = f"each step of the pictures is {long}"
     label = escaped(f"Pictures on one time axis, from {first} to {last}. With the keyboard: arrows move, + and - zoom.")
     parts = [
-        '<section id="time" aria-labelledby="h-time">\n<h2 id="h-time">Time line</h2>\n',
         f'<p class="hint">{escaped(first)} to {escaped(last)}, {escaped(html_parts.zone(axis))}; {escaped(each)}. ',
         "The light band goes from the least to the most reading of all, the line in it is the median.</p>\n",
-        controls(report.plots),
-        f'<div class="chart" id="chart" tabindex="0" role="group" aria-label="{label}">\n',
+        controls(report.plots, part),
+        f'<div class="chart" id="chart{part}" tabindex="0" role="group" aria-label="{label}">\n',
         axis_line(axis),
     ]
     parts += _bars_lanes(report, shades)
     parts += [plot_lane(one, axis, shades) for one in report.plots]
-    parts += [axis_line(axis), "</div>\n"]
-    if not report.plots:
-        parts.append('<p class="hint" id="no-readings">There are no readings of cards and ranks.</p>\n')
-    parts += [f"<p>{escaped(text)}</p>\n" for text in report.remarks]
-    return "".join([*parts, "</section>\n"])
+    return "".join([*parts, axis_line(axis), "</div>\n"])
 
 
 def drawable(plot: Plot) -> Sequence[PlotSeries]:
@@ -54,8 +64,8 @@ def drawable(plot: Plot) -> Sequence[PlotSeries]:
     return [s for s in plot.series if s.odd or s.culprit]
 
 
-def controls(plots: Sequence[Plot]) -> str:
-    """Of the script: without it they are not shown."""
+def controls(plots: Sequence[Plot], part: str = "") -> str:
+    """Of the script: without it they are not shown. `part`: of their ids."""
     found = [s for plot in plots for s in drawable(plot)]
     ranks = sorted({s.rank for s in found if s.rank is not None})
     cards = sorted({s.card for s in found if s.card is not None and s.rank is None})
@@ -66,9 +76,10 @@ def controls(plots: Sequence[Plot]) -> str:
         for do, text in (("in", "Zoom in"), ("out", "Zoom out"), ("back", "Earlier"), ("on", "Later"), ("all", "All"))
     )
     return (
-        f'<div class="controls" id="controls" hidden>{buttons}'
-        f'<label>Also draw <select id="also"><option value="">nothing else</option>{"".join(options)}</select></label>'
-        '<output id="readout" aria-live="polite">Point at a picture, or drag over it to zoom.</output></div>\n'
+        f'<div class="controls" id="controls{part}" hidden>{buttons}<label>Also draw <select id="also{part}">'
+        f'<option value="">nothing else</option>{"".join(options)}</select></label>'
+        f'<label class="at">Time <input type="range" id="at{part}" min="0" value="0"></label>'
+        f'<output id="readout{part}" aria-live="polite">Point at a picture, or drag over it to zoom.</output></div>\n'
     )
 
 

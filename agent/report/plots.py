@@ -67,6 +67,14 @@ OF_NODE = (
 )
 
 
+def axis(begin: float, end: float, readings_s: float, zone: int) -> Axis:
+    """From `begin` to `end`, in whole steps."""
+    step = thinning.axis_step(max(end - begin, 1.0), readings_s)
+    begin = math.floor(begin / step) * step
+    count = math.floor((end - begin) / step) + 1
+    return Axis(begin, max(end, begin + step * count), step, count, zone)
+
+
 async def of_node(history: DiskHistory, axis: Axis) -> tuple[list[Plot], str]:
     """As `read`, of a node with all its cards."""
     found: list[FoundSeries] = []
@@ -82,13 +90,13 @@ async def of_node(history: DiskHistory, axis: Axis) -> tuple[list[Plot], str]:
 
 
 async def read(
-    history: ReadableHistory, entry: Entry, axis: Axis, culprits: Mapping[int, str]
+    history: ReadableHistory, entry: Entry, axis: Axis, culprits: Mapping[int, str], limit: float
 ) -> tuple[list[Plot], str]:
     """The plots that have readings, and a sentence about what is missing, or "". Never raises. `culprits`: ranks that
-    are drawn in any case, and why."""
+    are drawn in any case, and why; `limit`: on anyio's clock."""
     found: list[FoundSeries] = []
     try:
-        with anyio.move_on_after(READ_S) as reading:
+        with anyio.CancelScope(deadline=limit) as reading:
             found = await history.job(entry.job_id, axis.begin, axis.end, axis.step, ranks=True)
     except HistoryUnreadable as error:
         return [], str(error)

@@ -23,9 +23,10 @@ def plot(one: Plot, axis: Axis, shades: str) -> str:
     series = one.series
     least, most = thinning.envelope([(s.least, s.most) for s in series])
     middle = thinning.medians([s.mean for s in series])
-    paths = [shades]
+    paths = []
     if drawn := _band(least, most, one.most, axis.step):
         paths.append(f'<path class="band" d="{drawn}"/>')
+    paths.append(shades)  # over the band, which a hang makes wide
     if drawn := _line(middle, one.most, axis.step):
         paths.append(f'<path class="mid" d="{drawn}"/>')
     if len(series) > 1:

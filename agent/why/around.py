@@ -177,8 +177,6 @@ def _happening(event: Event, entry: Entry) -> Happening:
     text = event.message
     if event.kind == EVENT and code:
         text += f" ({attributes.get('status', '')})"
-    elif event.kind == "job.stopping":
-        text = f"the job {text}"
     elif event.kind == "job.ended":
         text = f"the job ended as {attributes.get('state', '')}"
     if event.kind == "rank.exited" and attributes.get("outcome") == Outcome.GANG_VICTIM:

@@ -8,6 +8,7 @@ where it was not started. docs/guides/clients.md explains it.
 
 import sys
 import threading
+import time
 from contextlib import ExitStack
 
 from muster.client import BlockingClient, Gang, GangNotStarted, GangPart, MusterError, connect_blocking
@@ -17,6 +18,8 @@ from muster.v1 import job_pb2
 #: Where the ranks of all nodes meet.
 PORT = 29500
 RANKS = 2
+#: Seconds for which a daemon that does not answer is asked to stop its part.
+LEFT_S = 300.0
 
 
 def fit(nodes: dict[str, BlockingClient]) -> list[str]:
@@ -66,13 +69,22 @@ def show(part: GangPart) -> None:
 
 
 def end(job_gang: Gang) -> dict[str, job_pb2.Job]:
-    """Waits for all parts, and stops the others once one has failed; the jobs by address."""
+    """Waits for all parts, and stops the others once one has failed; the jobs by address, but for one whose daemon does
+    not answer."""
     jobs: dict[str, job_pb2.Job] = {}
 
     def wait(part: GangPart) -> None:
-        jobs[part.node] = part.client.wait(part.spec.job_id).job
-        if jobs[part.node].state != job_pb2.JOB_STATE_SUCCEEDED:
-            job_gang.stop(f"the part on {part.node} has ended", grace_s=5)
+        try:
+            jobs[part.node] = part.client.wait(part.spec.job_id).job
+            if jobs[part.node].state == job_pb2.JOB_STATE_SUCCEEDED:
+                return
+        except MusterError as error:
+            print(f"{part.node}: given up: {error}", file=sys.stderr)
+        reason, until = f"the part on {part.node} has ended", time.monotonic() + LEFT_S
+        left = job_gang.stop(reason, grace_s=5)
+        while left and time.monotonic() < until:  # a part that is not stopped runs on without the others
+            time.sleep(1)
+            left = job_gang.stop(reason, grace_s=5, among=left)
 
     waits = [threading.Thread(target=what, args=(part,)) for part in job_gang.parts for what in (show, wait)]
     for thread in waits:
@@ -82,8 +94,10 @@ def end(job_gang: Gang) -> dict[str, job_pb2.Job]:
     return jobs
 
 
-def judge(jobs: dict[str, job_pb2.Job], bad: set[str]) -> tuple[int, bool]:
+def judge(jobs: dict[str, job_pb2.Job], size: int, bad: set[str]) -> tuple[int, bool]:
     """Exit code of a try that has ended, and whether another one may help; adds nodes that are at fault to `bad`."""
+    if len(jobs) < size:
+        return 125, False  # a part may still run
     failed = {node: job for node, job in jobs.items() if job.state != job_pb2.JOB_STATE_SUCCEEDED}
     for node, job in failed.items():
         print(f"{node}: {job.verdict.summary}", file=sys.stderr)
@@ -113,7 +127,7 @@ def main(name: str, size: int, tries: int, addresses: list[str], command: list[s
                 print(f"{name}: not started: {error}", file=sys.stderr)
                 bad |= set(error.reasons)
                 continue
-            code, hopeful = judge(end(job_gang), bad)
+            code, hopeful = judge(end(job_gang), size, bad)
             if code == 0 or not hopeful:
                 return code
     return code

@@ -1,4 +1,4 @@
-"""Takes pictures of `muster report` in headless Chromium: the tops of the reports of a failed and of a hung job.
+"""Takes pictures of `muster report` in headless Chromium: a failed and a hung job, down to the first plots.
 
 Usage: python -m scripts.documentation.report_pictures [--into FOLDER]
 
@@ -22,7 +22,7 @@ from tests.browser import browsing, chromium
 
 #: By the picture's name: the sample.
 REPORTS = {"report-failed": "failed", "report-hung": "hung"}
-WIDTH, HEIGHT = 1000, 1150
+WIDTH, HEIGHT = 1000, 1660
 
 
 def main(argv: Sequence[str]) -> int:

@@ -95,6 +95,17 @@ def holder(path: Path) -> int:
     return 0 if kind == fcntl.F_UNLCK else int(pid)
 
 
+def is_open(path: Path, pid: int) -> bool:
+    """Whether a process has this file open, as a supervisor has its lock. Asks /proc alone, and so no disk, which may
+    not answer."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                if os.readlink(f"/proc/{pid}/fd/{name}") == os.fspath(path):
+                    return True
+    return False
+
+
 def _posix(path: Path, fds: list[int]) -> OSError | None:
     """Returns why the file cannot be opened or locked. Raises AlreadySupervised, OSError (no descriptor to be had)."""
     trouble: OSError | None = None

@@ -43,7 +43,8 @@ def make_folder(path: Path, mode: int = 0o755) -> None:
     """Makes a folder and the missing ones above it, each with exactly `mode`; an existing folder stays as it is. Raises
     what `check` does, and OSError."""
     fd, _ = _walk(path, strict=True, make=mode)
-    assert fd is not None
+    if fd is None:  # in /proc, say, nobody can make one
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))

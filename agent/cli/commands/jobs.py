@@ -1,5 +1,6 @@
 """`muster stop`, `wait`, `rm`, `ps`: commands about whole jobs."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -31,6 +32,8 @@ _FIRST_PAGE, PAGE = 100, 500
 #: Seconds between two looks of `ps --watch`.
 WATCH_S = 1.0
 HEAD = ("JOB", "STATE", "RANKS", "CARDS", "ACCEPTED", "RAN", "EXIT", "COMMAND")
+#: What is left out where a line is too narrow for a long id, one after the other.
+_LEFT_OUT = ("RAN", "CARDS", "RANKS")
 #: Characters of a command where nobody says how many fit into a line, and where too few do.
 _COMMAND_WIDTH, _LEAST_COMMAND = 60, 12
 #: Why a job cannot be stopped that `rm --force` removes all the same, if none of its processes lives.
@@ -208,7 +211,8 @@ def ps(
             for page in pages:
                 emit("".join(f"{clean(job.job_id)}\n" for job in page))
         else:
-            for text in table_parts(HEAD, (fitting_rows(page) for page in pages)):
+            jobs = FittingJobs(first := next(pages))
+            for text in table_parts(jobs.head, map(jobs.rows, itertools.chain([first], pages))):
                 emit(text)
 
 
@@ -234,11 +238,12 @@ def _watch(connection: "DaemonConnection", ended_too: bool, labels: dict[str, st
                     raise
                 patience.wait_or_raise(failure)
                 continue
-            rows = dict(zip((job.job_id for job in jobs), fitting_rows(jobs), strict=True))
             if live:
-                shown.draw(table(HEAD, list(rows.values())))
+                fitting = FittingJobs(jobs)
+                shown.draw(table(fitting.head, fitting.rows(jobs)))
                 time.sleep(WATCH_S)
                 continue
+            rows = {job.job_id: _table_row(job, time.time()) for job in jobs}
             lasting = {job_id: [*row[:4], row[6]] for job_id, row in rows.items()}  # times go on by themselves
             changed = [job for job in reversed(jobs) if lasting[job.job_id] != known.get(job.job_id)]
             known = {job.job_id: lasting[job.job_id] for job in jobs if ended_too or not job.HasField("ended_at")}
@@ -247,7 +252,8 @@ def _watch(connection: "DaemonConnection", ended_too: bool, labels: dict[str, st
                 for job in changed:
                     emit_json(as_dict(job), line=True)
             elif changed or head:
-                text = table(HEAD, [rows[job.job_id] for job in changed])
+                fitting = fitting if not head else FittingJobs(jobs)
+                text = table(fitting.head, fitting.rows(changed))
                 emit(text if head else text.partition("\n")[2])
                 head = False
             time.sleep(WATCH_S)
@@ -301,18 +307,43 @@ def list_pages(
         request.page_token, request.page_size = page.next_page_token, PAGE
 
 
-def fitting_rows(jobs: "Sequence[job_pb2.Job]") -> list[list[str]]:
-    """The rows of `ps` below HEAD, with as much of the commands as fits beside the rest."""
-    now = time.time()
-    rows = [_table_row(job, now) for job in jobs]
-    if not wide():
-        width, most = columns(), _COMMAND_WIDTH
-        if width is not None:
-            rest = [max(map(len, column)) + 2 for column in zip(HEAD[:-1], *(row[:-1] for row in rows), strict=True)]
-            most = max(_LEAST_COMMAND, width - sum(rest))
-        for row in rows:
-            row[-1] = shorten(row[-1], most)
-    return rows
+class FittingJobs:
+    """`ps`, with as much of the commands as fits beside the rest, and without the columns that do not fit beside long
+    ids."""
+
+    def __init__(self, jobs: "Sequence[job_pb2.Job]") -> None:
+        """`jobs`: the first of them, by which the columns are chosen."""
+        self._places = list(range(len(HEAD)))
+        self._most: int | None = None
+        if wide():
+            return
+        width, self._most = columns(), _COMMAND_WIDTH
+        if width is None:
+            return
+        now = time.time()
+        cells = zip(HEAD[:-1], *(_table_row(job, now)[:-1] for job in jobs), strict=True)
+        widths = [max(map(len, column)) + 2 for column in cells]
+        rest = sum(widths)
+        for name in _LEFT_OUT:
+            if width - rest < _LEAST_COMMAND:
+                place = HEAD.index(name)
+                self._places.remove(place)
+                rest -= widths[place]
+        self._most = max(_LEAST_COMMAND, width - rest)
+
+    @property
+    def head(self) -> list[str]:
+        return [HEAD[place] for place in self._places]
+
+    def rows(self, jobs: "Sequence[job_pb2.Job]") -> list[list[str]]:
+        """Below the head."""
+        now, found = time.time(), []
+        for job in jobs:
+            row = _table_row(job, now)
+            if self._most is not None:
+                row[-1] = shorten(row[-1], self._most)
+            found.append([row[place] for place in self._places])
+        return found
 
 
 def _table_row(job: "job_pb2.Job", now: float) -> list[str]:

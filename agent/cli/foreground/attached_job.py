@@ -209,9 +209,7 @@ class AttachedJob:
             )
             note(f"{name}: killing the job" if kill else f"{name}: stopping the job; {again}")
         if self._own and number == signal.SIGTERM:
-            from muster.agent.cli.spec import slurm_step
-
-            name += slurm_step.time_limit(os.environ, time.time())
+            name += end_signals.time_limit(os.environ, time.time())
         self._order(name, kill, wait=False)
 
     def _order(self, reason: str, kill: bool, wait: bool) -> None:

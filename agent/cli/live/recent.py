@@ -9,11 +9,13 @@ from muster.v1 import node_pb2, telemetry_pb2
 
 #: Seconds that are kept, and readings of one series, at most.
 KEPT_S, MOST = 3600.0, 4000
+#: Seconds of a step of the daemon's history that is fine enough for a curve.
+PAST_STEP_S = 5
 #: What is kept of a card and of a rank.
 UTIL, MEMORY, POWER = "utilization", "memory", "power"
 CPU, RESIDENT, READ, WRITE = "cpu", "resident", "read", "write"
 #: The names that the API has for those of a card.
-_METRICS = {
+METRICS = {
     "gpuUtil": UTIL, "npuUtil": UTIL, "gpuMemUsage": MEMORY, "npuMemUsage": MEMORY, "power": POWER,
 }  # fmt: skip
 
@@ -50,12 +52,14 @@ class Recent:
                     self._add(((job.job_id, rank.rank), name), at, value)
 
     def fill(self, past: telemetry_pb2.GetHistoryResponse) -> None:
-        """What was before the first look. Call it before `take`."""
+        """What was before the first look. A mean is that of its whole step. Call it before `take`."""
+        steps = range(0, max(1, past.step.ToSeconds()), PAST_STEP_S)
         for series in past.series:
-            name = _METRICS.get(series.metric)
+            name = METRICS.get(series.metric)
             if name is not None and series.HasField("card"):
                 for point in series.points:
-                    self._add((series.card, name), point.at.ToNanoseconds() / 1e9, point.mean)
+                    for later in steps:
+                        self._add((series.card, name), point.at.ToNanoseconds() / 1e9 + later, point.mean)
 
     def _add(self, key: Key, at: float, value: float) -> None:
         kept = self._found.setdefault(key, deque(maxlen=MOST))

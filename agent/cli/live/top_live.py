@@ -12,7 +12,7 @@ from types import FrameType
 from muster.agent.cli.client.calls import DaemonConnection
 from muster.agent.cli.exits import CommandFailed
 from muster.agent.cli.live import top_screen
-from muster.agent.cli.live.recent import KEPT_S, Recent
+from muster.agent.cli.live.recent import KEPT_S, METRICS, PAST_STEP_S, Recent
 from muster.agent.cli.live.top_choice import TopChoice, keys
 from muster.agent.cli.terminal import LiveScreen, Terminal
 from muster.v1 import telemetry_pb2
@@ -45,7 +45,9 @@ class TopLive:
     def _past(self) -> None:
         """Of the cards. A daemon that cannot tell it shows what comes."""
         start = time.time() - KEPT_S
-        request = telemetry_pb2.GetHistoryRequest()
+        request = telemetry_pb2.GetHistoryRequest(metrics=METRICS)
+        # Of an hour, the daemon would choose steps of a minute: several columns of a curve.
+        request.step.FromSeconds(PAST_STEP_S)
         request.start.FromNanoseconds(round(start * 1e9))
         try:
             self._recent.fill(self._connection.call(self._connection.telemetry.GetHistory, request, _PAST_S))

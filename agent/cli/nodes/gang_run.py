@@ -16,7 +16,7 @@ from muster.agent.cli.client import follow
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.calls import DaemonConnection, caller_name, connect, credentials_of
 from muster.agent.cli.client.interrupts import Interrupts
-from muster.agent.cli.exits import BadSpec, CommandFailed, Exit, StdoutFailed
+from muster.agent.cli.exits import BadSpec, CommandFailed, Exit, NoDaemon, StdoutFailed
 from muster.agent.cli.nodes.hosts import GangHost
 from muster.agent.cli.printing import note, write
 from muster.agent.host import end_signals
@@ -24,7 +24,7 @@ from muster.agent.host.end_signals import Ask
 from muster.agent.logs import labels
 from muster.agent.messages.spec_message import spec_to
 from muster.client import BlockingClient, FailedAsk, Gang, GangNotStarted, GangPart, connect_blocking
-from muster.client.gang import FINAL, SIZE, attempt_id, find, label_number, labels_of
+from muster.client.gang import ATTEMPT, FINAL, SIZE, attempt_id, find, label_number, labels_of
 from muster.client.together import PATIENCE_S
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model import restart
@@ -35,6 +35,8 @@ from muster.v1 import job_pb2, log_pb2
 PORTS, TRIES = range(20_000, 30_000), 3
 #: Seconds between two looks at parts that say nothing, and for which a daemon may be silent.
 LOOK_S, SILENT_S = 2.0, 60.0
+#: Seconds for which a daemon that was given up is asked to stop its part, once the job is over on the other nodes.
+LEFT_S = 300.0
 MAX_ID = 128
 #: Exit codes of a command that cannot be executed: another try would end in the same way.
 _NEVER = (126, 127)
@@ -63,6 +65,8 @@ class GangRun:
         self._gang = Gang(())
         self._ends: queue.SimpleQueue[_End] = queue.SimpleQueue()
         self._name = ""
+        #: Orders to stop, reason and grace, that a daemon has not taken yet, by part.
+        self._owed: dict[int, tuple[str, float | None]] = {}
         #: When parts ended that had ended before this command read their output; seconds since the epoch, by part.
         self._ended_at: dict[int, float] = {}
 
@@ -120,14 +124,20 @@ class GangRun:
                     Exit.NO_DAEMON if silent else Exit.NO_SUCH_JOB,
                 )
             self._gang = gang
-            jobs = gang.jobs()
+            jobs = {part: job for part, job in gang.jobs().items() if not isinstance(job, FailedAsk)}
             self._ended_at = {
-                part: job.ended_at.ToNanoseconds() / 1e9
-                for part, job in jobs.items()
-                if not isinstance(job, FailedAsk) and job.HasField("ended_at")
+                part: job.ended_at.ToNanoseconds() / 1e9 for part, job in jobs.items() if job.HasField("ended_at")
             }
-            code = self._follow_all()[0]
             size = label_number(gang.parts[0].spec, SIZE)
+            bad = {job.state for job in jobs.values()} & FINAL - {job_pb2.JOB_STATE_SUCCEEDED}
+            if len(jobs) == size and not bad and any(job.awaits_release for job in jobs.values()):
+                # The command died before the last part was released.
+                try:
+                    with _taken_back(lambda: "stopped before the job started"):
+                        gang.begin()
+                except GangNotStarted as failure:
+                    raise self._not_started(failure, label_number(gang.parts[0].spec, ATTEMPT)) from None
+            code = self._follow_all()[0]
             if missing := size - len(gang.parts):
                 note(f"{missing} of {size} parts of the job are on other hosts: name all of them with --hosts")
             return code or (Exit.MUSTER_FAILED if missing else 0)
@@ -145,13 +155,22 @@ class GangRun:
             except GangNotStarted as failure:
                 if set(failure.reasons.values()) == {"PORT_IN_USE"} and not port_given and tried + 1 < TRIES:
                     continue
-                code = Exit.NO_DAEMON if set(failure.reasons.values()) <= _NO_ANSWER else Exit.REFUSED
-                text = f"job {self._name} was not started on any node: {failure}"
-                raise CommandFailed(text, Exit.MUSTER_FAILED if attempt else code) from None
+                raise self._not_started(failure, attempt) from None
             if self._show:
                 where = ", ".join(host.label for host in self._hosts)
                 note(f"job {self._name} runs on {where}" + (f" (restart {attempt})" if attempt else ""))
             return
+
+    def _not_started(self, failure: GangNotStarted, attempt: int) -> CommandFailed:
+        for host in self._hosts:
+            if failure.reasons.get(host.label) == "UNAVAILABLE":
+                try:
+                    host.address.probe()
+                except NoDaemon as found:  # knows more than gRPC, and what to do
+                    note(f"{host.label}: {found.message}")
+        code = Exit.NO_DAEMON if set(failure.reasons.values()) <= _NO_ANSWER else Exit.REFUSED
+        text = f"job {self._name} was not started on any node: {failure}"
+        return CommandFailed(text, Exit.MUSTER_FAILED if attempt else code)
 
     def _parts(self, spec: JobSpec, attempt: int, clients: dict[str, BlockingClient]) -> list[GangPart]:
         size = len(self._hosts)
@@ -205,6 +224,7 @@ class GangRun:
             with one:
                 lines.finish()
             code, failed = self._verdict(ends)
+            self._insist(interrupts)
             return code, failed and not interrupts.first
 
     def _read(self, number: int, part: GangPart, address: Address, sink: "_Merged") -> None:
@@ -231,27 +251,34 @@ class GangRun:
 
     def _collect(self) -> list[_End]:
         """All ends in the order in which they came. With the first that is no success the others are stopped. Raises
-        StdoutFailed."""
+        StdoutFailed, and CommandFailed where no daemon answers any more: then the job goes on without this command."""
         ends: dict[int, _End] = {}
         silent: dict[int, float] = {}
-        stopped = False
-        while len(ends) < len(self._gang.parts):
+        every, stopped = set(range(len(self._gang.parts))), False
+        while len(ends) < len(every):
+            self._order_again()
             found: list[_End] = []
             with suppress(queue.Empty):
                 found.append(self._ends.get(timeout=LOOK_S))
             if not found:
-                found, reason = self._look(set(range(len(self._gang.parts))) - set(ends), silent)
+                found, reason = self._look(every - set(ends), silent)
                 if reason and not stopped:
                     stopped = True
-                    self._stop(reason, None, set(range(len(self._gang.parts))) - set(ends))
+                    self._stop(reason, None, every - set(ends))
             for end in found:
                 if isinstance(end.failure, StdoutFailed):
                     raise end.failure
+                if end.last is None and not stopped and self._cut_off(silent):
+                    raise CommandFailed(f"no node answers any more; {self._goes_on()}", Exit.MUSTER_FAILED)
                 ends.setdefault(end.part, end)  # one that was given up may end after all
+                if end.last is not None:
+                    self._owed.pop(end.part, None)
                 if not end.succeeded and not stopped:
                     stopped = True
-                    if others := set(range(len(self._gang.parts))) - set(ends):
+                    if others := every - set(ends):
                         self._stop(f"{self._node(end)}: {_summary(end)}", None, others)
+                if end.last is None:  # the job is over without this part, which may still run
+                    self._owed.setdefault(end.part, (f"{self._node(end)}: {_summary(end)}", None))
         return list(ends.values())
 
     def _look(self, parts: set[int], silent: dict[int, float]) -> tuple[list[_End], str]:
@@ -269,6 +296,25 @@ class GangRun:
                 given_up.append(_End(part, failure=CommandFailed(text, Exit.MUSTER_FAILED)))
         return given_up, reason
 
+    def _cut_off(self, silent: dict[int, float]) -> bool:
+        """Whether all daemons are silent, for longer than a restart takes: it is this node that reaches none."""
+        return len(silent) == len(self._gang.parts) and time.monotonic() - max(silent.values()) > PATIENCE_S
+
+    def _insist(self, interrupts: Interrupts) -> None:
+        """A part that was given up, or that could not be stopped, runs on without the others: its daemon is asked
+        again for LEFT_S, or until a signal comes."""
+        asked, end = interrupts.asked, time.monotonic() + LEFT_S
+        if self._owed:
+            nodes = ", ".join(self._gang.parts[part].node for part in sorted(self._owed))
+            note(f"{nodes}: trying to stop the part there for up to {LEFT_S / 60:g} min; Ctrl-C leaves it")
+        while self._owed and interrupts.asked == asked and time.monotonic() < end:
+            self._order_again()
+            if self._owed:
+                time.sleep(LOOK_S / 4)
+        for part in sorted(self._owed):
+            again = f"`muster stop {self._gang.parts[part].spec.job_id}` there, once it answers"
+            note(f"{self._gang.parts[part].node}: its part may still run: run {again}")
+
     def _order(self, ask: Ask, number: int) -> None:
         """Called in the thread of `Interrupts`."""
         name, kill = end_signals.name(number), ask is not Ask.STOP
@@ -278,9 +324,24 @@ class GangRun:
         self._stop(name, 0.0 if kill else None, None)
 
     def _stop(self, reason: str, grace_s: float | None, among: set[int] | None) -> None:
-        for part, failed in self._gang.stop(reason, grace_s, among).items():
-            node, job_id = self._gang.parts[part].node, self._gang.parts[part].spec.job_id
-            note(f"{node}: cannot be stopped: {failed}; run `muster stop {job_id}` there")
+        """Orders parts to stop, all with None. Called in two threads. A daemon that does not take the order now gets it
+        later (`_order_again`)."""
+        refused = self._gang.stop(reason, grace_s, among)
+        for part in range(len(self._gang.parts)) if among is None else among:
+            if part not in refused:
+                self._owed.pop(part, None)
+                continue
+            self._owed[part] = (reason, grace_s)
+            note(f"{self._gang.parts[part].node}: cannot be stopped now, trying again: {refused[part]}")
+
+    def _order_again(self) -> None:
+        owed = dict(self._owed)
+        for order in set(owed.values()):
+            parts = {part for part, same in owed.items() if same == order}
+            for part in parts - set(self._gang.stop(*order, parts, patience_s=0.0, answer_s=LOOK_S)):
+                note(f"{self._gang.parts[part].node}: its part is being stopped")
+                if self._owed.get(part) == order:  # the user has not asked for more meanwhile
+                    self._owed.pop(part, None)
 
     def _verdict(self, ends: list[_End]) -> tuple[int, bool]:
         """Says how the job ended. Returns its exit code, that of the part that failed first, and whether it failed in
@@ -296,13 +357,16 @@ class GangRun:
         first = min(failed, key=_innocence)
         last = first.last
         again = last is not None and last.state == job_pb2.JOB_STATE_FAILED and last.verdict.reason != "TIMED_OUT"
+        code = _code(first)
+        if last is not None and last.state == job_pb2.JOB_STATE_STOPPED:  # so are all: as on one node, the first not 0
+            code = next(filter(None, map(_code, failed)), 0)
         if self._quiet:
-            return _code(first), again
+            return code, again
         if last is None:
             assert first.failure is not None
             told = f"{self._node(first)}: {first.failure.message}"
             note(f"job {self._name} LOST: {told}; the other nodes were stopped; its part there may still run")
-            return _code(first), False
+            return code, False
         state = job_pb2.JobState.Name(last.state).removeprefix("JOB_STATE_")
         note(f"job {self._name} {state}: {self._node(first)}: {last.verdict.summary}")
         verdict, job_id = last.verdict, self._gang.parts[first.part].spec.job_id
@@ -312,7 +376,7 @@ class GangRun:
         for end in failed:
             if end.failure is not None and end is not first:
                 note(f"{self._node(end)}: {end.failure.message}")
-        return _code(first), again
+        return code, again
 
     def _node(self, end: _End) -> str:
         return self._gang.parts[end.part].node
@@ -363,7 +427,8 @@ def _summary(end: _End) -> str:
 def _code(end: _End) -> int:
     if end.last is None:
         return Exit.MUSTER_FAILED
-    return end.last.verdict.exit_code or Exit.MUSTER_FAILED
+    stopped = end.last.state == job_pb2.JOB_STATE_STOPPED  # 0 where all ranks ended well within the grace
+    return end.last.verdict.exit_code or (0 if stopped else Exit.MUSTER_FAILED)
 
 
 def _innocence(end: _End) -> int:

@@ -1,12 +1,13 @@
 """`muster why JOB --hosts`: which rank on which node of a job failed first, and who were only its victims."""
 
 import json
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from muster.agent.cli.client.calls import DaemonConnection, connect
-from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon
+from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.nodes.hosts import GangHost
 from muster.agent.text import clean, local
 from muster.agent.why.causes import first_node
@@ -78,7 +79,18 @@ class MergedReport:
 
 def collect(hosts: Sequence[GangHost], job: str, *, colour: bool) -> MergedReport:
     """Asks all nodes. Raises CommandFailed where none of them knows the job."""
-    reports = [_report(host, job, colour=colour) for host in hosts]
+    found: dict[str, NodeReport] = {}
+
+    def ask(host: GangHost) -> None:
+        found[host.label] = _report(host, job, colour=colour)
+
+    # At once, so that a node that does not answer keeps no other waiting; daemons, so that Ctrl-C ends all.
+    threads = [threading.Thread(target=ask, args=(host,), daemon=True) for host in hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    reports = [found[host.label] for host in hosts]
     if all(report.found is None for report in reports):
         told = "; ".join(f"{report.host.label}: {report.failure}" for report in reports)
         raise CommandFailed(f"no report of job {job} at these hosts: {told}", Exit.NO_SUCH_JOB)
@@ -165,7 +177,7 @@ def _report(host: GangHost, job: str, *, colour: bool) -> NodeReport:
             request = job_pb2.GetReportRequest(job_id=_part(connection, job), color=colour)
             answer = connection.call(connection.jobs.GetReport, request, REPORT_S)
             clock = _clock(connection)
-    except (CallFailed, NoDaemon) as failure:
+    except CommandFailed as failure:
         return NodeReport(host, failure=failure.message)
     return NodeReport(host, json.loads(answer.json), answer.text, clock)
 

@@ -1,8 +1,9 @@
 """What Kubernetes' operators say in the environment of a pod: used by a standalone run where its options say nothing.
 
 PyTorchJob and TrainJob (Kubeflow's trainer, which makes JobSets) set torchrun's PET_*. In a JobSet of one's own
-the manifest sets the same. Volcano's pytorch plugin sets MASTER_ADDR, MASTER_PORT, and RANK and WORLD_SIZE, which
-count pods. What its svc plugin says (VC_*_HOSTS) is understood as on ModelArts (supervisors/launch/modes/modelarts.py).
+the manifest sets the same, but for the number of the pod, which Kubernetes sets (JOB_COMPLETION_INDEX). Volcano's
+pytorch plugin sets MASTER_ADDR, MASTER_PORT, and RANK and WORLD_SIZE, which count pods. What its svc plugin says
+(VC_*_HOSTS) is understood as on ModelArts (supervisors/launch/modes/modelarts.py).
 """
 
 import os
@@ -16,6 +17,8 @@ from muster.supervisors.model.spec_fields import JOB_ID
 
 #: Every container of a pod has it.
 _IN_POD = "KUBERNETES_SERVICE_HOST"
+#: Of an indexed Job of Kubernetes, and so of each Job of a JobSet.
+_INDEX = "JOB_COMPLETION_INDEX"
 #: Device nodes of cards.
 _CARD = re.compile(r"nvidia\d+|davinci\d+")
 #: Who says how many pods there are says which of them this is.
@@ -37,7 +40,7 @@ def fill(draft: Draft, env: Mapping[str, str]) -> None:
     if draft.written.keys() & _WHERE:
         pass
     elif "PET_NNODES" in env:
-        _fill(draft, env, "PET_NNODES", "PET_NODE_RANK", "PET_MASTER_")
+        _fill(draft, env, "PET_NNODES", "PET_NODE_RANK" if "PET_NODE_RANK" in env else _INDEX, "PET_MASTER_")
     elif "VK_TASK_INDEX" in env and "WORLD_SIZE" in env:
         _fill(draft, env, "WORLD_SIZE", "RANK", "MASTER_")
     per_node = env.get("PET_NPROC_PER_NODE", "")

@@ -9,14 +9,11 @@ from collections.abc import Mapping
 
 from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.spec.job_spec import HOW_MANY, Draft
-from muster.agent.text import local
 from muster.supervisors.model.spec import FIELDS
 from muster.supervisors.model.spec_fields import JOB_ID
 
 #: The label with the number of requeues.
 RESTARTS = "slurm-restarts"
-#: Slurm looks for jobs whose time is over twice a minute, and may be some seconds early.
-_EARLY_S = 5.0
 #: Ports where the ranks of several nodes meet, one for each job: below the range of Linux' own (32768 and up).
 _FIRST_PORT, _PORTS = 20000, 10000
 #: As many nodes as a job may have.
@@ -52,14 +49,6 @@ def fill(draft: Draft, env: Mapping[str, str]) -> None:
     cards = env.get("SLURM_GPUS_ON_NODE", "")
     if cards.isdigit() and int(cards) and not draft.written.keys() & {*HOW_MANY, "rank_table"}:
         _say(draft, "card_count", int(cards), "SLURM_GPUS_ON_NODE")
-
-
-def time_limit(env: Mapping[str, str], now: float) -> str:
-    """Behind a signal that comes `now` (seconds since the epoch): when the job's time was to be over, if it is; else
-    "". It is what Slurm planned at the start: a limit that is changed later is not in the environment."""
-    end = env.get("SLURM_JOB_END_TIME", "")
-    over = end.isdigit() and len(end) < 12 and now >= int(end) - _EARLY_S
-    return f"; Slurm's time limit was {local(int(end))}" if over else ""
 
 
 def _say(draft: Draft, field: str, value: object, written: str) -> None:

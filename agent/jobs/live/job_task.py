@@ -9,8 +9,6 @@ from muster.agent.jobs import job_folder
 from muster.agent.jobs.cards.cards_now import CardsKept
 from muster.agent.jobs.entry import GONE, Entry, Told, fetch
 from muster.agent.jobs.job_folder import HeldJob
-from muster.agent.jobs.live import last_resort
-from muster.agent.jobs.live.climbing import NO_THREAD_S
 from muster.agent.jobs.live.journal_watch import JournalWatch
 from muster.agent.jobs.live.last_resort import LastResort
 from muster.agent.jobs.live.stuck_supervisor import StuckSupervisor
@@ -112,9 +110,8 @@ class JobTask:
         """Returns when the stop is in force, or the job has ended. It is in the journal then, or is carried out by the
         daemon itself, because no supervisor takes it. `hung`: as in supervisor_client.stop."""
         entry = self.entry
-        await self._around.pool.run(
-            last_resort.wake_up, self._around.root, entry.supervisors, here_after=NO_THREAD_S,
-        )  # fmt: skip
+        with anyio.move_on_after(STOP_S):
+            await self._last.wake_up()
         pause = Backoff(0.02, 0.5)
         with anyio.move_on_after(STOP_S):
             while not entry.job.state.final:

@@ -16,6 +16,7 @@ import anyio
 import structlog
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.jobs import job_folder
 from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.live.climbing import EMPTY_LOOKS, KILL_AGAIN_MOST_S, LOOK_S, NO_THREAD_S, Climber
@@ -46,6 +47,36 @@ AGAIN_S = 10.0
 _log = structlog.get_logger(__name__)
 
 
+class _BestEffort:
+    """Work at a disk, which may not answer: one piece at a time, in a task of its own. The caller waits
+    HAND_OVER_S at most, for that or for the one before it."""
+
+    def __init__(self) -> None:
+        self._work: Callable[[], Awaitable[None]] | None = None
+        self._asked, self._done = Changes(), Changes()
+
+    async def ask(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Has it done, unless another piece is under way."""
+        done = self._done.count
+        if self._work is None:
+            self._work = work
+            self._asked.tell()
+        with anyio.move_on_after(HAND_OVER_S):
+            await self._done.beyond(done)
+
+    async def run(self) -> None:
+        """Does what is asked for until cancelled."""
+        while True:
+            asked = self._asked.count
+            if self._work is None:
+                await self._asked.beyond(asked)
+                continue
+            with contextlib.suppress(OSError, SupervisionError):
+                await self._work()
+            self._work = None
+            self._done.tell()
+
+
 class LastResort:
     """Of one live job."""
 
@@ -62,6 +93,11 @@ class LastResort:
         self._replaced_up = 0.0
         # Abandoned when the daemon exits: a process that hangs in the kernel must not delay the exit.
         self._threads = threads.Pool(2, abandon_on_cancel=True, here_after=NO_THREAD_S)
+        self._at_disk = _BestEffort()
+
+    async def wake_up(self) -> None:
+        """Sends SIGCONT to the job's supervisors and the nurseries if they are stopped (SIGSTOP)."""
+        await self._threads.run(wake_up, self._root, self._entry.supervisors)
 
     def take(self, steps: tuple[float, ...], by: str, reason: str) -> None:
         """Carries out a stop that no supervisor takes. Shortens a stop that already runs."""
@@ -84,6 +120,11 @@ class LastResort:
     async def run(self, fresh: bool) -> None:
         """Carries out the stops of this job until cancelled. `fresh`: it was accepted just now, so that nobody can have
         left an order."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._at_disk.run)
+            await self._carry_out_all(fresh)
+
+    async def _carry_out_all(self, fresh: bool) -> None:
         # A stop that its supervisor took and could not write down goes with that supervisor; the order stays.
         known, had_stop = fresh, False
         while True:
@@ -148,7 +189,7 @@ class LastResort:
         if late < sum(stop.steps):
             if not job.terminated and self._terminated_up != stop.up:
                 self._terminated_up = stop.up
-                await self._threads.run(wake_up, self._root, self._entry.supervisors)
+                await self.wake_up()
                 await self._note_late(stop, "SIGTERM")
                 await self._climber.signal(contained, signal.SIGTERM)
             return
@@ -232,9 +273,12 @@ class LastResort:
 
     async def _note(self, order: StopOrder) -> None:
         """Best effort."""
-        with contextlib.suppress(OSError, SupervisionError):
+
+        async def note() -> None:
             await self._threads.run(job_folder.note, self._entry.paths, lambda job: stop_order.due(job, order))
-        await self._look_at_journal()
+            await self._catch_up()
+
+        await self._at_disk.ask(note)
 
     async def _keep_or_record(self, order: StopOrder) -> None:
         """Records a signal before it is sent, so that the verdict can name the sender. If neither the run folder nor
@@ -259,8 +303,7 @@ class LastResort:
 
     async def _look_at_journal(self) -> None:
         """Best effort: a stop waits neither for a disk nor for a thread."""
-        with contextlib.suppress(OSError, SupervisionError), anyio.move_on_after(HAND_OVER_S):
-            await self._catch_up()
+        await self._at_disk.ask(self._catch_up)
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -269,7 +312,7 @@ class LastResort:
 
         def supervisor() -> int:
             pid = entry.job.supervisor_pid  # the journal alone may name a process that exited long ago
-            return pid if pid and lock.holder(entry.paths.lock) == pid else 0
+            return pid if pid and lock.is_open(entry.paths.lock, pid) else 0
 
         def ranks() -> list[Rank]:
             return entry.job.processes()

@@ -35,7 +35,8 @@ def page(report: NodeOverview) -> str:
         f"{escaped(clock(report.made_at, report.axis))}, {escaped(html_parts.zone(report.axis))}. More: "
         "<code>muster node</code>, <code>muster events</code>, <code>muster report JOB</code></p></footer>\n",
     ]
-    return html_page.document(f"node {report.node} - muster report", parts, report.axis, report.plots)
+    data = html_page.data_of(report.axis, report.plots)
+    return html_page.document(f"node {report.node} - muster report", parts, data)
 
 
 def _days(report: NodeOverview) -> str:
@@ -85,7 +86,8 @@ def _bars_lanes(report: NodeOverview, shades: str) -> Iterator[str]:
     yield _gantt(report, shades)
     happened = sorted([*report.reports, *report.losses], key=lambda row: row.at)
     grave = sum(row.grave for row in happened)
-    text = f"{len(report.reports)} reports of kernel and drivers, {len(report.losses)} losses"
+    reports, losses = len(report.reports), len(report.losses)
+    text = f"{reports} report{'s' * (reports != 1)} of kernel and drivers, {losses} loss{'es' * (losses != 1)}"
     text += f"; {grave} grave: the long strokes" if grave else ""
     picture = svg.marks(happened, axis, escaped(f"{text}; the tables below have them"), shades)
     table = "reports" if report.reports else "losses" if report.losses else ""

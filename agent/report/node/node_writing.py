@@ -30,7 +30,7 @@ def _lines(report: NodeOverview) -> Iterator[str]:
         if rows:
             yield f"\n## {title}"
             yield from markdown.table(head, rows)
-    yield from markdown.plots(report.plots, [])
+    yield from markdown.plots("Telemetry", report.plots, [])
     if report.unknown:
         yield "\n## Not known\n"
         yield from (f"- {marked_down(text)}" for text in report.unknown)

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from muster.agent.report import plots, thinning
-from muster.agent.report.job_report import VERSION, Axis, Bar, JobReport, Plot, PlotSeries
+from muster.agent.report.job_report import VERSION, Axis, Bar, CloseUp, JobReport, Plot, PlotSeries
 from muster.agent.why.causes import first_node
 from muster.agent.why.causes.first_node import NodePart
 from muster.agent.why.report import Row
@@ -38,7 +38,8 @@ def read(path: Path) -> JobReport:
     except msgspec.DecodeError as error:
         why = f"is no report of a job in JSON ({error}): make it with `muster report JOB -o FILE.json`"
         raise NotMergeable(f"{path}: {why}") from None
-    if found.version != VERSION or not (found.axis.step > 0 and found.axis.count > 0):
+    axes = [found.axis, *([found.moment.axis] if found.moment is not None else [])]
+    if found.version != VERSION or not all(axis.step > 0 and axis.count > 0 for axis in axes):
         raise NotMergeable(f"{path}: is of version {found.version} of muster's reports, this muster reads {VERSION}")
     return found
 
@@ -106,6 +107,7 @@ def merged(reports: Sequence[JobReport]) -> JobReport:
         hangs=[_named(one, bar) for one in reports for bar in one.hangs],
         events=_rows((one, row) for one in reports for row in one.events),
         plots=_plots(reports, axis),
+        moment=_moment(reports, chief),
         checks=[
             msgspec.structs.replace(check, item=f"{one.node}: {check.item}") for one in reports for check in one.checks
         ],
@@ -173,6 +175,20 @@ def _axis(axes: Sequence[Axis]) -> Axis:
     begin = math.floor(begin / step) * step
     count = math.ceil((end - begin) / step)
     return Axis(begin, begin + step * count, step, count, axes[0].zone)
+
+
+def _moment(reports: Sequence[JobReport], chief: JobReport) -> CloseUp | None:
+    """That of the node to blame, with the readings of the others at that time."""
+    if chief.moment is None:
+        return None
+    parts = [
+        msgspec.structs.replace(one, axis=one.moment.axis, plots=one.moment.plots)
+        for one in reports
+        if one.moment is not None
+    ]
+    return msgspec.structs.replace(
+        chief.moment, title=f"{chief.moment.title} on {chief.node}", plots=_plots(parts, chief.moment.axis)
+    )
 
 
 def _plots(reports: Sequence[JobReport], axis: Axis) -> list[Plot]:

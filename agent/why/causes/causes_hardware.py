@@ -149,4 +149,4 @@ def _last_of(facts: Facts, kinds: Sequence[str]) -> Happening | None:
 
 
 def _remedies(found: Sequence[Happening]) -> list[str]:
-    return list(dict.fromkeys(text for one in found if (text := remedy(one.code))))
+    return list(dict.fromkeys(text for one in found if (text := remedy(one.code, one.card))))

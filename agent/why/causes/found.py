@@ -57,10 +57,11 @@ class Cause:
         return self.sign.rank if self.is_root and self.confidence != LOW and not self.tied else None
 
 
-def remedy(code: str) -> str:
-    """What an operator does about a finding of this code; "" if nothing, or if the code is unknown."""
+def remedy(code: str, card: int | None = None) -> str:
+    """What an operator does about a finding of this code, about this card; "" if nothing, or if the code is unknown."""
     try:
         _, row = explain(code)
     except UnknownCode:
         return ""
-    return "" if row.remedy.startswith("Nothing") else row.remedy
+    text = "" if row.remedy.startswith("Nothing") else row.remedy
+    return text if card is None else text.replace("node reset CARD", f"node reset {card}")

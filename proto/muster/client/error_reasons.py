@@ -40,10 +40,22 @@ REASONS = (
         "fields of the request are wrong; `BadRequest` names each (those of a `JobSpec` without `spec.` before them)",
         "no: correct the request",
     ),
-    ErrorReason("NOT_FOUND", "JOB_NOT_FOUND", "the node has no such job", "no"),
-    ErrorReason("NOT_FOUND", "SESSION_NOT_FOUND", "the job has no such session, or the session has ended", "no"),
-    ErrorReason("NOT_FOUND", "CONDITION_NOT_FOUND", "the node has no such condition", "no"),
-    ErrorReason("NOT_FOUND", "NOTHING_TO_ACCEPT", "the card has not changed, or the node does not know it", "no"),
+    ErrorReason("NOT_FOUND", "JOB_NOT_FOUND", "the node has no such job", "no: list the jobs of the node"),
+    ErrorReason(
+        "NOT_FOUND",
+        "SESSION_NOT_FOUND",
+        "the job has no such session, or the session has ended",
+        "no: begin another session",
+    ),
+    ErrorReason(
+        "NOT_FOUND", "CONDITION_NOT_FOUND", "the node has no such condition", "no: look at the node's conditions"
+    ),
+    ErrorReason(
+        "NOT_FOUND",
+        "NOTHING_TO_ACCEPT",
+        "the card has not changed, or the node does not know it",
+        "no: look at the node's cards",
+    ),
     ErrorReason(
         "PERMISSION_DENIED",
         "ROLE_NOT_ALLOWED",
@@ -69,7 +81,12 @@ REASONS = (
         "yes, once, with a new token of `identity.sock`",
         passes=True,
     ),
-    ErrorReason("PERMISSION_DENIED", "NO_ROLE", "no name in the certificate has a role in the configuration", "no"),
+    ErrorReason(
+        "PERMISSION_DENIED",
+        "NO_ROLE",
+        "no name in the certificate has a role in the configuration",
+        "no: name the certificate in `operators` or `readers` of the daemon",
+    ),
     ErrorReason("ALREADY_EXISTS", "JOB_ID_CONFLICT", "a job with this id has another spec", "no: use another id"),
     ErrorReason("FAILED_PRECONDITION", "CARD_BUSY", "a job holds the cards", "elsewhere, or when a job has ended"),
     ErrorReason("FAILED_PRECONDITION", "NO_SUCH_CARD", "the node does not have the cards", "elsewhere"),
@@ -142,7 +159,9 @@ REASONS = (
     ErrorReason("UNAVAILABLE", "", "no daemon listens", "yes, for as long as a restart may take", passes=True),
     ErrorReason("DEADLINE_EXCEEDED", "", "your own deadline has passed", "yes: every call can be repeated"),
     ErrorReason("CANCELLED", "", "you cancelled the call", "yes", passes=True),
-    ErrorReason("UNIMPLEMENTED", "", "the daemon has no such call: it is older than the client", "no"),
+    ErrorReason(
+        "UNIMPLEMENTED", "", "the daemon has no such call: it is older than the client", "no: upgrade the daemon"
+    ),
     ErrorReason(
         "OUT_OF_RANGE",
         "CURSOR_TOO_OLD",
@@ -167,7 +186,12 @@ REASONS = (
         "the daemon cannot read a log; the message names the file",
         "no: an operator must look at the file",
     ),
-    ErrorReason("INTERNAL", "DEFECT", "a defect of muster; the daemon's log has the number of the incident", "no"),
+    ErrorReason(
+        "INTERNAL",
+        "DEFECT",
+        "a defect of muster; the daemon's log has the number of the incident",
+        "no: report it with that part of the daemon's log",
+    ),
 )
 
 #: By status and reason.

@@ -31,6 +31,8 @@ READY_S = 600.0
 #: Grace in seconds for parts that are ended because another one could not be started.
 _ROLLBACK_GRACE_S = 2
 _LOOK_S = 3.0
+#: Boot modes in which nodes may have different numbers of ranks: a launcher counts them, or each has one process.
+_COUNT_THEMSELVES = ("command", "torchrun")
 
 
 class GangNotStarted(RuntimeError):
@@ -83,6 +85,17 @@ class Gang:
         if refused:
             raise self._not_started(refused, self._roll_back(mine))
 
+    def begin(self) -> None:
+        """Goes on with a start whose process died before it had released all parts. Ends and removes all where one does
+        not get ready, and where the call is interrupted. Raises GangNotStarted."""
+        try:
+            refused = self._begin_together()
+        except BaseException:
+            self._roll_back(range(len(self.parts)))
+            raise
+        if refused:
+            raise self._not_started(refused, self._roll_back(range(len(self.parts))))
+
     def _not_started(self, failed: Mapping[int, FailedAsk], left: str = "") -> GangNotStarted:
         told = "; ".join(f"{self.parts[i].node}: {failed[i]}" for i in sorted(failed))
         return GangNotStarted(told, {self.parts[i].node: failed[i].reason for i in failed}, left)
@@ -101,6 +114,8 @@ class Gang:
             if wrong:
                 return wrong
             ready = {i for i in waiting if _is_ready(jobs[i].job)}
+            if not released and ready == waiting and (wrong := self._of_other_size({i: jobs[i].job for i in jobs})):
+                return wrong
             if released or ready == waiting:
                 # Again until it has begun: a daemon that is restarted just then does not remember it.
                 released = True
@@ -112,6 +127,25 @@ class Gang:
                 pause = min(pause * 1.5, 0.25)
         late = FailedAsk("NOT_READY", f"was not ready within {READY_S:g} s", refused=False)
         return dict.fromkeys(waiting, late)
+
+    def _of_other_size(self, jobs: Mapping[int, job_pb2.Job]) -> dict[int, FailedAsk]:
+        """Parts whose node takes the job for one of another size than the first does (`--cards all` where the nodes
+        have different numbers of cards): their ranks would wait for each other for ever."""
+        sizes = {
+            i: job.world_size
+            for i, job in jobs.items()
+            if job.spec.node_count > 1 and job.spec.boot not in _COUNT_THEMSELVES and job.world_size
+        }
+        if len(set(sizes.values())) < 2:
+            return {}
+        first = min(sizes)
+        text = "its number of ranks is {}, and that of {} is {}: ask for the same number of cards or ranks on each node"
+        per_node = {i: size // jobs[i].spec.node_count for i, size in sizes.items()}
+        return {
+            i: FailedAsk("NOT_STARTED", text.format(count, self.parts[first].node, per_node[first]), refused=True)
+            for i, count in per_node.items()
+            if count != per_node[first]
+        }
 
     def _roll_back(self, mine: Iterable[int]) -> str:
         """Ends and removes these parts; the words for those that it could not."""
@@ -137,10 +171,16 @@ class Gang:
         return f". May still exist: {what}: run `muster stop {names}` there"
 
     def stop(
-        self, reason: str, grace_s: float | None = None, among: Iterable[int] | None = None
+        self,
+        reason: str,
+        grace_s: float | None = None,
+        among: Iterable[int] | None = None,
+        patience_s: float = PATIENCE_S,
+        answer_s: float = ANSWER_S,
     ) -> dict[int, FailedAsk]:
         """Orders all parts (or those `among` them) to stop, and does not wait for their end. `grace_s`: 0 kills; None:
-        as long as each part's spec says. Returns the parts that could not be reached, which may be asked again."""
+        as long as each part's spec says. Returns the parts that could not be reached: they run on until they are asked
+        again."""
 
         def order(part: GangPart) -> tuple[Any, Any]:
             request = job_pb2.StopRequest(job_id=part.spec.job_id, reason=reason, timeout=Duration())
@@ -148,7 +188,7 @@ class Gang:
                 request.grace.FromMilliseconds(round(grace_s * 1000))
             return part.client.jobs.Stop, request
 
-        refused = failures(self._ask(order, among))
+        refused = failures(self._ask(order, among, patience_s, answer_s))
         return {i: failed for i, failed in refused.items() if failed.reason != "JOB_NOT_FOUND"}
 
     def jobs(

@@ -85,7 +85,7 @@ def _failed(error: grpc.RpcError) -> FailedAsk:
     said = "; ".join(f"{field}: {text}" for field, text in violations) or message
     if reason == code.name:  # not muster's own words
         if code is grpc.StatusCode.UNAVAILABLE:
-            said = f"no daemon answers: {message}"
+            said = f"no daemon answers: {message.rpartition('error: ')[2]}"  # gRPC's last of several
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             said = "the daemon did not answer in time"
     unsure = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)

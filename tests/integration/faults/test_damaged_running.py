@@ -52,9 +52,18 @@ def stop(daemon: Daemon, grace: str = "1s") -> "subprocess.CompletedProcess[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spoil", [garbage, folder, link_to_itself])
-@pytest.mark.parametrize("name", ["journal", "spec.json"])
-@pytest.mark.parametrize("supervisor", ["lives", "killed"])
+@pytest.mark.parametrize(
+    ("name", "spoil", "supervisor"),
+    [
+        ("journal", garbage, "lives"),
+        ("journal", garbage, "killed"),
+        ("journal", folder, "killed"),
+        ("journal", link_to_itself, "lives"),
+        ("spec.json", garbage, "killed"),
+        ("spec.json", folder, "lives"),
+        ("spec.json", link_to_itself, "killed"),
+    ],
+)
 def test_what_runs_is_shown_and_stopped(daemon: Daemon, name: str, spoil: Spoil, supervisor: str) -> None:
     pids = start(daemon)
     spoil(daemon.root.job("job").folder / name)

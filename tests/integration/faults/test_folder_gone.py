@@ -59,8 +59,15 @@ def warned(daemon: Daemon) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", ["daemon", "all", "supervisor"])
-@pytest.mark.parametrize("spoil", [moved, removed, a_file, a_link])
+@pytest.mark.parametrize(
+    ("spoil", "killed"),
+    [
+        *((moved, killed) for killed in ("daemon", "all", "supervisor")),
+        *((removed, killed) for killed in ("daemon", "supervisor")),
+        (a_file, "all"),
+        (a_link, "daemon"),
+    ],
+)
 def test_it_is_shown_and_stopped(daemon: Daemon, spoil: Spoil, killed: str) -> None:
     pids = start(daemon)
     nursery, supervisor = daemon.nursery_pid(), daemon.supervisor_pid("job")

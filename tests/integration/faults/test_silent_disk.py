@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 from muster.v1 import job_pb2
@@ -70,6 +71,31 @@ def _silence(daemon: Daemon, serves: "subprocess.Popen[bytes]", what: str) -> No
     daemon.kill()
     daemon.start()
     assert [event.kind for event in daemon.event_list() if event.job_id == "a"] == seen
+
+
+def test_the_disk_of_the_records(short_tmp: Path) -> None:
+    """The daemon answers, says so, and ends the ranks; the record of it follows."""
+    daemon = Daemon(short_tmp)
+    daemon.start()
+    daemon.close()
+    daemon.root.jobs.rmdir()
+    with disk(short_tmp, daemon.root.jobs) as serves:
+        try:
+            daemon.start()
+            daemon.run("sleep", "600", job_id="a", ranks=2)
+            ranks = [rank.pid for rank in daemon.until_running("a").ranks]
+            serves.send_signal(signal.SIGSTOP)
+            with pytest.raises(grpc.RpcError):
+                daemon.jobs.Stop(job_pb2.StopRequest(job_id="a"), timeout=1)
+            eventually(lambda: {state(pid) for pid in ranks} <= {"", "Z"}, 120)
+            eventually(lambda: any("does not answer" in text for text in warnings(daemon)))
+            assert "a " in daemon.cli("ps").stdout and daemon.cli("status", "a").returncode == 0
+            serves.send_signal(signal.SIGCONT)
+            assert daemon.wait("a").state == job_pb2.JOB_STATE_STOPPED
+            eventually(lambda: not warnings(daemon))
+        finally:
+            serves.send_signal(signal.SIGCONT)
+            daemon.close()
 
 
 def state(pid: int) -> str:

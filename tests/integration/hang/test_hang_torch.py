@@ -61,11 +61,10 @@ def trains(on_stage: Stage, how: str, absent: Path, cards: bool, **fields: Any) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cards", [True, False], ids=["cards", "no cards"])
-def test_a_rank_that_sleeps_is_found_named_and_ended(on_stage: Stage, tmp_path: Path, cards: bool) -> None:
+def test_a_rank_that_sleeps_is_found_named_and_ended(on_stage: Stage, tmp_path: Path) -> None:
     daemon, fake, watcher = on_stage
     absent = tmp_path / "absent"
-    trains(on_stage, "sleep", absent, cards, on_hang="stop")
+    trains(on_stage, "sleep", absent, True, on_hang="stop")
     absent.touch()
     for rank, card in enumerate(fake):
         (IDLE if rank == ODD else SPIN).on(card)
@@ -75,7 +74,7 @@ def test_a_rank_that_sleeps_is_found_named_and_ended(on_stage: Stage, tmp_path: 
     # A tick of CPU time is a sign of life in a minute that is a second.
     assert set(said[:-1]) == {"SUSPECT"} and said[-1] == "HUNG", said
     hung = watcher.changes["ddp"][-1]
-    assert (str(hung.kind), hung.ranks) == ("spin" if cards else "deadlock", (ODD,))
+    assert (str(hung.kind), hung.ranks) == ("spin", (ODD,))
     assert hung.evidence["row"] == "proof by stacks" and "sleeps in" in hung.evidence["culprit"]["does"]
     job = daemon.wait("ddp", 120)
     assert job.state == job_pb2.JOB_STATE_FAILED
@@ -100,13 +99,10 @@ def test_a_rank_that_sleeps_is_found_named_and_ended(on_stage: Stage, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cards", [True, False], ids=["cards", "no cards"])
-def test_a_rank_that_computes_for_ever_is_waited_for_and_then_hung(
-    on_stage: Stage, tmp_path: Path, cards: bool
-) -> None:
+def test_a_rank_that_computes_for_ever_is_waited_for_and_then_hung(on_stage: Stage, tmp_path: Path) -> None:
     _, fake, watcher = on_stage
     absent = tmp_path / "absent"
-    trains(on_stage, "spin", absent, cards, hang={"busy_s": "20"})
+    trains(on_stage, "spin", absent, False, hang={"busy_s": "20"})
     absent.touch()
     for rank, card in enumerate(fake):
         (IDLE if rank == ODD else SPIN).on(card)

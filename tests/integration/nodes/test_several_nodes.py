@@ -3,20 +3,27 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.client import Gang, GangNotStarted, GangPart, connect_blocking
+from muster.client.gang import labels_of
 from muster.v1 import job_pb2
 from tests.conftest import BIN, FINAL, Daemon, alive, eventually
+from tests.fakes import build
 
 #: Says where it runs, and waits.
 WAITS = 'echo "rank $RANK of $WORLD_SIZE on node $GROUP_RANK"; exec sleep 1000'
+
+#: The same, and ends well when it is asked to end.
+SAVES = 'trap "exit 0" TERM; echo "rank $RANK of $WORLD_SIZE on node $GROUP_RANK"; sleep 1000 & wait'
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +73,17 @@ def said_by_all(process: "subprocess.Popen[str]", count: int) -> list[str]:
     """The first lines of its output, sorted."""
     assert process.stdout is not None
     return sorted(process.stdout.readline().rstrip("\n") for _ in range(count))
+
+
+def said_until(process: "subprocess.Popen[str]", text: str) -> str:
+    """What it says on stderr, up to the line with this text."""
+    assert process.stderr is not None
+    told = ""
+    while text not in told:
+        line = process.stderr.readline()
+        assert line, told
+        told += line
+    return told
 
 
 def jobs(node: Daemon) -> list[Any]:
@@ -154,16 +172,33 @@ def test_output_that_nobody_reads_does_not_keep_the_others_running(nodes: list[D
 
 
 @pytest.mark.slow
-def test_a_daemon_that_is_silent_for_a_minute_ends_the_job_on_the_others(own_nodes: list[Daemon]) -> None:
+def test_a_daemon_that_is_silent_for_a_minute_ends_the_job_on_the_others_and_then_its_own(
+    own_nodes: list[Daemon],
+) -> None:
     with running("run", *hosts(own_nodes), "--job-id", "j", "--", "sh", "-c", WAITS) as run:
         said_by_all(run, 3)
         os.kill(own_nodes[1].pid, signal.SIGSTOP)
         try:
-            _, told = run.communicate(timeout=150)
+            told = said_until(run, "trying to stop the part there")
         finally:
             os.kill(own_nodes[1].pid, signal.SIGCONT)
-    assert run.returncode == 125 and "node1: the daemon has not answered for 60 s" in told
-    ended([own_nodes[0], own_nodes[2]], "j")
+        _, rest = run.communicate(timeout=100)
+    assert run.returncode == 125 and "LOST: node1: the daemon has not answered for 60 s" in told
+    assert "node1: its part is being stopped" in rest and "may still run" not in rest
+    assert all(part.state == job_pb2.JOB_STATE_STOPPED for part in ended(own_nodes, "j"))
+
+
+@pytest.mark.slow
+def test_a_daemon_that_is_away_when_the_job_fails_gets_the_order_to_stop_later(own_nodes: list[Daemon]) -> None:
+    with running("run", *hosts(own_nodes), "--job-id", "j", "--grace", "1s", "--", "sh", "-c", WAITS) as run:
+        said_by_all(run, 3)
+        own_nodes[1].kill()
+        os.kill(own_nodes[0].rank_pid("j"), signal.SIGKILL)
+        said_until(run, "node1: cannot be stopped now, trying again")
+        own_nodes[1].restart()
+        _, told = run.communicate(timeout=100)
+    assert run.returncode == 137 and "FAILED: node0: rank 0 (device 0) was killed by SIGKILL" in told
+    assert ended(own_nodes, "j")[1].state == job_pb2.JOB_STATE_STOPPED
 
 
 @pytest.mark.parametrize("trouble", ["conflict", "unfit"])
@@ -194,13 +229,19 @@ def test_where_a_daemon_does_not_answer_nothing_is_started(own_nodes: list[Daemo
     assert not any(jobs(node) for node in own_nodes[:2]) and not (tmp_path / "began").exists()
 
 
-@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
-def test_a_signal_stops_all_parts(nodes: list[Daemon], number: signal.Signals, name: str) -> None:
-    with running("run", *hosts(nodes), "--job-id", "j", "--", "sh", "-c", WAITS) as run:
+@pytest.mark.parametrize(
+    ("number", "name", "script", "code"),
+    [(signal.SIGINT, "Ctrl-C", WAITS, 143), (signal.SIGTERM, "SIGTERM", SAVES, 0)],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_a_signal_stops_all_parts(
+    nodes: list[Daemon], number: signal.Signals, name: str, script: str, code: int
+) -> None:
+    with running("run", *hosts(nodes), "--job-id", "j", "--", "sh", "-c", script) as run:
         assert said_by_all(run, 3) == [f"[node{i}/{i}] rank {i} of 3 on node {i}" for i in range(3)]
         run.send_signal(number)
         _, told = run.communicate(timeout=60)
-    assert run.returncode == 143, told  # of the ranks, as on one node
+    assert run.returncode == code, told  # of the ranks, as on one node
     assert all(part.state == job_pb2.JOB_STATE_STOPPED for part in ended(nodes, "j"))
     assert f"{name}: stopping the job" in told
 
@@ -232,6 +273,39 @@ def test_a_daemon_that_restarts_is_no_failure(own_nodes: list[Daemon], tmp_path:
         out, told = run.communicate(timeout=100)
     assert run.returncode == 0, told
     assert sorted(out.splitlines()) == [f"[node{i}/{i}] there" for i in range(3)]
+
+
+def test_parts_of_different_sizes_are_not_started(nodes: list[Daemon], tmp_path: Path) -> None:
+    """As `--cards all` makes them where a node lacks a card."""
+    with ExitStack() as stack:
+        parts = []
+        for part, node in enumerate(nodes):
+            spec = job_pb2.JobSpec(
+                job_id="j",
+                command=["touch", f"{tmp_path}/began"],
+                ranks=1 if part == 2 else 2,
+                node_rank=part,
+                node_count=3,
+                master_addr="127.0.0.1",
+                master_port=25_003,
+            )
+            parts.append(GangPart(f"n{part}", stack.enter_context(connect_blocking(node.address)), spec))
+        with pytest.raises(GangNotStarted, match=r"^n2: its number of ranks is 1, and that of n0 is 2: "):
+            Gang(parts).start()
+    assert not any(jobs(node) for node in nodes) and not (tmp_path / "began").exists()
+
+
+def test_a_start_whose_command_died_in_it_is_taken_up_again(nodes: list[Daemon]) -> None:
+    """It had released one part."""
+    for part, node in enumerate(nodes):
+        marks = labels_of("j", part, 3, 0)
+        node.run("echo", f"part {part}", job_id="j", hold=True, labels=marks, node_rank=part, node_count=3,
+                 master_addr="127.0.0.1", master_port=25_002)  # fmt: skip
+    eventually(lambda: all(node.get("j").awaits_release for node in nodes), 60, "all wait")
+    nodes[1].jobs.Release(job_pb2.ReleaseRequest(job_id="j"), timeout=60)
+    again = muster("run", "--attach", "j", *hosts(nodes))
+    assert again.returncode == 0, again.stderr
+    assert sorted(again.stdout.splitlines()) == [f"[node{part}/{part}] part {part}" for part in range(3)]
 
 
 def test_a_held_job_begins_when_it_is_released_and_not_before(daemon: Daemon) -> None:
@@ -315,3 +389,41 @@ def test_why_names_the_node_that_failed_first(own_nodes: list[Daemon]) -> None:
     assert found["first"][0]["report"]["jobId"] == "j.r1"
     unknown = muster("why", "none", *hosts(own_nodes))
     assert unknown.returncode == 3 and "no report of job none" in unknown.stderr
+
+
+#: Gives what it runs an /etc of its own, in which all programs have a library loaded first.
+PRELOADED = """
+mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" && cp "$2" "$2.offset" "$1" &&
+echo "$1/${2##*/}" > "$1/upper/ld.so.preload" &&
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/upper,workdir=$1/work" /etc && shift 2 && exec "$@"
+"""
+
+
+def with_clock(folder: Path, ahead: int) -> list[str | Path]:
+    """What runs a command whose clock, and that of all that it starts, is so many seconds ahead of this machine's."""
+    (folder / "own").mkdir(parents=True)
+    try:
+        library = Path(shutil.copy(build.library("clock"), folder))
+    except build.NoCompiler as error:
+        pytest.skip(str(error))
+    Path(f"{library}.offset").write_bytes(ahead.to_bytes(8, "little", signed=True))
+    command: list[str | Path] = ["unshare", "-m", "sh", "-c", PRELOADED, "sh", folder / "own", library]
+    tried = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=60, check=False)
+    if tried.returncode:
+        pytest.skip(f"needs mounts of its own: {tried.stderr}")
+    return command
+
+
+def test_why_compares_the_clocks_of_the_nodes(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
+    """By the nodes' own times the one that failed last was the first, twelve seconds before the other."""
+    late, early = (make_daemon(by=with_clock(tmp_path / str(ahead), ahead)) for ahead in (-5, 7))
+    fails = "until [ -e {0}/go ]; do sleep 0.02; done; sleep {1}; exit 3"
+    late.run("sh", "-c", fails.format(tmp_path, 1), job_id="j")
+    early.run("sh", "-c", fails.format(tmp_path, 0), job_id="j")
+    (tmp_path / "go").touch()
+    ends = [node.wait("j").ended_at.ToNanoseconds() for node in (late, early)]
+    assert ends[0] < ends[1]
+    done = muster("why", "j", *hosts([late, early]))
+    assert done.stdout.startswith("job j: first failed rank 0 on node1 at "), done.stdout + done.stderr
+    assert re.search(r"the clock of node1 is [67]\.\d s ahead of this node's", done.stdout)
+    assert re.search(r"the clock of node0 is [45]\.\d s behind this node's", done.stdout)

@@ -71,4 +71,5 @@ def test_a_remedy_is_an_order() -> None:
     assert MusterError("ALREADY_EXISTS", "JOB_ID_CONFLICT", "").remedy == "use another id"
     assert MusterError("FAILED_PRECONDITION", "NODE_DRAINING", "").remedy == "try again elsewhere"
     assert MusterError("UNAVAILABLE", "UNAVAILABLE", "").remedy == "try again, for as long as a restart may take"
-    assert NOT_FOUND.remedy == ""
+    assert NOT_FOUND.remedy == "list the jobs of the node"
+    assert all(each.remedy for each in REASONS)

@@ -38,8 +38,11 @@ TRIED_BYTES, TRIED_S = 64 << 20, 60.0
     help="Of a job on several nodes: ask these daemons, named as for `muster run --hosts`, and show which rank on "
     "which node failed first.",
 )
+@click.option("--hosts-file", metavar="FILE", help="The same from a file with one host per line.")
 @format_option
-def why(address: Address, job: str | None, signatures: str | None, hosts: str | None, as_json: bool) -> None:
+def why(
+    address: Address, job: str | None, signatures: str | None, hosts: str | None, hosts_file: str | None, as_json: bool
+) -> None:
     """Show why a job ended, with evidence and remedy; of a running job, show what is wrong.
 
     --try checks signatures of your own before you put them into /etc/muster/signatures.d.
@@ -51,10 +54,11 @@ def why(address: Address, job: str | None, signatures: str | None, hosts: str | 
         return
     if job is None:
         raise click.MissingParameter(param_hint="'JOB'", param_type="argument")
-    if hosts is not None:
-        _of_several(job, hosts, as_json)
-        return
     from muster.agent.cli.client.calls import connect, utf8
+
+    if hosts is not None or hosts_file is not None:
+        _of_several(utf8(job, "JOB"), hosts, hosts_file, as_json)
+        return
     from muster.agent.cli.client.knowing import knowing
     from muster.v1 import job_pb2
 
@@ -67,12 +71,12 @@ def why(address: Address, job: str | None, signatures: str | None, hosts: str | 
         emit(answer.text)
 
 
-def _of_several(job: str, hosts: str, as_json: bool) -> None:
+def _of_several(job: str, hosts: str | None, hosts_file: str | None, as_json: bool) -> None:
     from muster.agent.cli.nodes import hosts as several
     from muster.agent.cli.nodes import merged_why
 
     found = merged_why.collect(
-        several.read(click.get_current_context(), hosts, None), job, colour=coloured() and not as_json
+        several.read(click.get_current_context(), hosts, hosts_file), job, colour=coloured() and not as_json
     )
     if as_json:
         emit_json(merged_why.as_json(found))

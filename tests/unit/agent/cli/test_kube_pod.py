@@ -82,6 +82,15 @@ def test_a_pod_of_a_trainjob(cards: bool) -> None:
     assert found.get("ranks", 0) == (0 if cards else len(os.sched_getaffinity(0)))
 
 
+@pytest.mark.usefixtures("cards")
+def test_a_pod_of_a_jobset_has_its_number_from_kubernetes() -> None:
+    jobset = {name: value for name, value in TRAINJOB.items() if name != "PET_NODE_RANK"}
+    found = filled(jobset | {"JOB_COMPLETION_INDEX": "1"})
+    assert (found["node_count"], found["node_rank"], found["master_addr"]) == (2, 1, "t-node-0-0.t")
+    with pytest.raises(CommandFailed, match="JOB_COMPLETION_INDEX: '2' is not 0 to 1, and PET_NNODES is 2"):
+        filled(jobset | {"JOB_COMPLETION_INDEX": "2"})
+
+
 def test_volcano_counts_pods() -> None:
     assert filled(VOLCANO) == {
         "job_id": "train-worker-0",

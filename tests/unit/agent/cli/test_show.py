@@ -30,7 +30,7 @@ def test_a_job_that_hangs_is_pointed_out(verdict: str, kind: str, shown: str) ->
     found = job(verdict=verdict, kind=kind)
     assert show.hang(found) == shown
     assert ("RUNNING, " + shown if shown else "RUNNING  ") in "".join(
-        table_parts(jobs.HEAD, [jobs.fitting_rows([found])])
+        table_parts(jobs.HEAD, [jobs.FittingJobs([found]).rows([found])])
     )
 
 

@@ -5,7 +5,6 @@ import pytest
 from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.spec import slurm_step
 from muster.agent.cli.spec.job_spec import Draft
-from muster.agent.text import local
 from muster.supervisors.model.spec import FIELDS
 
 #: The second of two nodes.
@@ -91,14 +90,6 @@ def test_a_requeued_job_has_a_label() -> None:
     draft.say(FIELDS["labels"], {"team": "x"}, "--label")
     slurm_step.fill(draft, STEP | {"SLURM_RESTART_COUNT": "2"})
     assert draft.asked.labels == {"team": "x", "slurm-restarts": "2"}
-
-
-def test_a_signal_at_the_time_limit_says_so() -> None:
-    env = {"SLURM_JOB_END_TIME": "1800000000"}
-    assert slurm_step.time_limit(env, 1_799_999_000) == "" and slurm_step.time_limit({}, 1_799_999_000) == ""
-    assert slurm_step.time_limit({"SLURM_JOB_END_TIME": "x"}, 1.0) == ""
-    for now in (1_799_999_996, 1_800_000_030):
-        assert slurm_step.time_limit(env, now) == f"; Slurm's time limit was {local(1_800_000_000)}"
 
 
 def test_elsewhere_nothing_is_taken() -> None:

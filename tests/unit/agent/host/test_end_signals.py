@@ -2,7 +2,8 @@ from signal import SIGHUP, SIGINT, SIGTERM
 
 import pytest
 
-from muster.agent.host.end_signals import Ask, EndSignals, name
+from muster.agent.host.end_signals import Ask, EndSignals, name, time_limit
+from muster.agent.text import local
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,11 @@ def test_what_signals_ask_for(signals, asked):
 
 def test_names():
     assert [name(number) for number in (SIGTERM, SIGHUP, SIGINT)] == ["SIGTERM", "SIGHUP", "Ctrl-C"]
+
+
+def test_a_signal_at_the_time_limit_says_so() -> None:
+    env = {"SLURM_JOB_END_TIME": "1800000000"}
+    assert time_limit(env, 1_799_999_000) == "" and time_limit({}, 1_799_999_000) == ""
+    assert time_limit({"SLURM_JOB_END_TIME": "x"}, 1.0) == ""
+    for now in (1_799_999_996, 1_800_000_030):
+        assert time_limit(env, now) == f"; Slurm's time limit was {local(1_800_000_000)}"

@@ -355,6 +355,11 @@ def test_a_card_that_failed_then() -> None:
     assert any("Reboot" in step for step in causes(known)[0].steps)
 
 
+def test_a_command_for_a_card_names_the_card() -> None:
+    known = facts(*FAILED, happenings=(happening("node.event", "Xid 48", 2.0, **(GRAVE | {"code": "GPU_XID_RESET"})),))
+    assert any(step.startswith("`muster node reset 0`") for step in causes(known)[0].steps)
+
+
 def test_a_card_of_another_rank_counts_less() -> None:
     known = facts(*FAILED, happenings=(happening("node.event", "card 1: Xid 79", 2.0, **(GRAVE | {"card": 1})),))
     assert first(known) == ("node", "", "medium")

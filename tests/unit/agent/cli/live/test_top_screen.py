@@ -1,6 +1,7 @@
 """The live screen of `muster top`: what is on it, in which order, and what the keys do."""
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from muster.agent.cli.live import top_screen
@@ -108,3 +109,13 @@ def test_the_past_of_cards_is_the_daemons_and_pauses_are_seen() -> None:
     found = [column and column.mean for column in recent.columns((3, "utilization"), T + 300.0, 300.0, 30)]
     assert found[:10] == [50.0] * 10 and found[12:19] == [None] * 7 and found[20:] == [100.0] * 10
     assert recent.columns((4, "utilization"), T + 300.0, 300.0, 3) == [None] * 3
+
+
+def test_a_mean_of_a_minute_fills_its_minute() -> None:
+    recent = Recent()
+    points = [telemetry_pb2.Point(at=Timestamp(seconds=T + at), mean=50.0 + at) for at in (0, 60, 240)]
+    series = telemetry_pb2.Series(metric="gpuUtil", card=0, points=points)
+    recent.fill(telemetry_pb2.GetHistoryResponse(step=Duration(seconds=60), series=[series]))
+    found = [column and column.mean for column in recent.columns((0, "utilization"), T + 300.0, 300.0, 60)]
+    assert found[:23] == [50.0] * 11 + [110.0] * 12 and found[47:] == [290.0] * 13
+    assert found[27:47] == [None] * 20
