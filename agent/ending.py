@@ -22,7 +22,6 @@ from muster.agent.errors import ApiError, JobNotFound
 from muster.agent.host import end_signals
 from muster.agent.host.end_signals import Ask
 from muster.agent.host.pid_one import is_init
-from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
 from muster.supervisors.system import owner_pipe
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ class Ending:
     async def _stop_all(self, steps: tuple[float, ...] | None, reason: str) -> None:
         registry = self._registry
         jobs = registry.live()
-        grace = max((sum(steps or entry.spec.grace_steps or DEFAULT_GRACE_STEPS) for entry in jobs), default=0.0)
+        grace = max((sum(entry.spec.stop_steps(steps)) for entry in jobs), default=0.0)
         with anyio.move_on_after(grace + MARGIN_S) as waiting:
             # A start that was accepted in the same moment adds one.
             while jobs or registry.starting:

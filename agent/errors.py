@@ -190,21 +190,30 @@ class JobAlive(JobNotEnded):
 
 
 class TooMany(ApiError):
-    """Raised when the daemon reaches a limit: `what` ("jobs", ...) and the limit."""
+    """Raised when the daemon reaches a limit: `what` ("calls that wait for stacks", ...), the limit, and its setting
+    (empty: it has none)."""
 
     code = "RESOURCE_EXHAUSTED"
     reason = "TOO_MANY_STREAMS"
     retry_after = 5.0
 
-    def __init__(self, what: str, limit: int) -> None:
-        super().__init__(f"too many {what}: the daemon's limit is {limit}; try again later, or raise the limit")
-        if what == "jobs":
-            self.reason = "TOO_MANY_JOBS"
+    def __init__(self, what: str, limit: int, setting: str = "") -> None:
+        remedy = f", or raise {setting}" if setting else ""
+        super().__init__(f"too many {what}: the daemon's limit is {limit}; try again later{remedy}")
         self.what = what
         self.limit = limit
 
     def metadata(self) -> dict[str, str]:
         return {"what": self.what, "limit": str(self.limit)}
+
+
+class TooManyJobs(TooMany):
+    """Raised when as many jobs as the daemon may have have not ended."""
+
+    reason = "TOO_MANY_JOBS"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__("jobs", limit, "max_jobs in [jobs]")
 
 
 class NoSlot(ApiError):
@@ -370,11 +379,6 @@ class StartupError(ApiError):
     reason = "STARTUP"
 
 
-def _shown(text: str) -> str:
-    """An id, safe to print: text from a caller can be long and hold any character."""
-    return repr(text) if len(text) <= 130 else f"{text[:40]!r}... ({len(text)} characters)"
-
-
 class NotAllowed(ApiError):
     """Raised when the role of a caller does not suffice for a call."""
 
@@ -382,7 +386,9 @@ class NotAllowed(ApiError):
     reason = "ROLE_NOT_ALLOWED"
 
     def __init__(self, method: str, who: str) -> None:
-        super().__init__(f"{method} needs the role operator; {who} has the role reader")
+        super().__init__(
+            f"{method} needs the role operator; {who} has the role reader: use the operators' socket or certificate"
+        )
 
 
 class NotKnown(ApiError):
@@ -423,3 +429,8 @@ class TokenRefused(ApiError):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"the token of this call is refused: {why}; get a new one from identity.sock")
+
+
+def _shown(text: str) -> str:
+    """An id, safe to print: text from a caller can be long and hold any character."""
+    return repr(text) if len(text) <= 130 else f"{text[:40]!r}... ({len(text)} characters)"

@@ -24,7 +24,7 @@ def bounded(duration: Duration, field: str, most: float) -> float:
     found: list[Violation] = []
     value = seconds(duration, field, found)
     if not found and not 0 <= value <= most:
-        found.append(Violation(field, f"{value:g} s: allowed are 0 to {most:.0f} s"))
+        found.append(Violation(field, f"{value:g} s: must be 0 to {most:.0f} s"))
     if found:
         raise InvalidRequest(found)
     return value

@@ -1,13 +1,13 @@
-"""Text for people: durations, times, sizes, tables, and harmless forms of what a job controls."""
+"""Text for people: durations, times, sizes, lists of numbers, tables, and harmless forms of what a job controls."""
 
 import datetime
 import re
 import shlex
 import time
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from muster.supervisors.launch import cpus
+from muster.probes.kernel import number_lists
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB")
@@ -115,14 +115,13 @@ def command_line(words: Iterable[str]) -> str:
     return clean(shlex.join(words))
 
 
-def numbers(values: Iterable[int]) -> str:
-    """0-3,7 for 0, 1, 2, 3, 7."""
-    return cpus.shown(values)
+#: "0-3,7" and "ranks 0-3,7".
+numbers, ranks = number_lists.numbers, number_lists.ranks
 
 
-def ranks(values: Collection[int]) -> str:
-    """ "rank 3", "ranks 0-3,7"."""
-    return f"rank{'s' if len(values) > 1 else ''} {numbers(values)}"
+def cut(text: str, most: int) -> str:
+    """At most `most` characters; three dots, which any encoding has, say that something was left out."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def shorten(text: str, width: int) -> str:

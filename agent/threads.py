@@ -96,7 +96,7 @@ async def run(function: Callable[[*Ts], T], *args: *Ts, here_after: float | None
 
 class InOrder:
     """Pieces of work that may hang in the kernel, such as writing to a disk that does not answer or to a pipe that
-    nobody reads: one thread does them, in order. Whoever hands one over never waits, and nor does the process's exit.
+    nobody reads: one thread does them, in order. Neither the hand-over of one nor the process's exit ever waits.
 
     For every thread. There is none before the first piece. Where the node has no thread to give, the pieces wait until
     the next is handed over, or until `poke`.

@@ -89,7 +89,7 @@ async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Beg
         daemon = await _build(root, config, owner_fd, begun)
         await _load(daemon)
     except OSError as error:
-        raise StartupError(f"{root.state}: cannot be worked with: {explain(error)}") from error
+        raise StartupError(f"cannot use the state folder {root.state}: {explain(error)}") from error
     try:
         await _run(daemon)
     finally:
@@ -110,7 +110,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
     nursery = NurseryClient(root, owner_fd=owner_fd, begun=begun)
 
     # Cards and node.
-    driver = Driver(lambda: config.now.cards)
+    driver = Driver(config.cards)
     health = NodeHealth(root, config, events, driver)
     leasing = Leasing(config, events, driver, health)
     health.holder = leasing.holder
@@ -121,11 +121,11 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
     # A daemon of one job has its log folder from who asked for it, for logs of the job alone.
     audit = Audit(root.audit_log if owner_fd is None else root.state / root.audit_log.name)
     own_logs = OwnLogs(root, audit, events, health.found)
-    registry.of_daemon = lambda: [*limits.trouble, *own_logs.trouble]
+    registry.of_daemon = (limits, own_logs)
     registry.on_no_room = limits.refused
     crashes = Crashes(events, health.found, registry.known)
     nursery.died = crashes.died
-    losses = OutputLosses(root, health.found, lambda: [*registry.live(), *registry.damaged.entries()])
+    losses = OutputLosses(root, health.found, registry.writing)
     registry.ended.on_ended.append(losses.ended)
     registry.ended.on_lacking.append(losses.ended)
 
@@ -143,7 +143,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
         explaining.on_explained = FailedReports(known, config).explained
     notifier = Notifier(root, config, events, registry)
     slots = Listeners(config)
-    slow = SlowMetrics(hangs, registry.live, lambda: driver.view)
+    slow = SlowMetrics(hangs, registry.live, driver)
     metrics = Metrics(config, registry, driver, telemetry, health, events, [slots, own_logs, slow])
 
     # What is kept of them.

@@ -332,4 +332,4 @@ class Root:
 
     def rank_index(self, job_id: str, rank: int, device: int) -> Path:
         """The time index beside it; see `time_index.py`."""
-        return self.log / f"{job_id}-proc-rank-{rank}-device-{device}.idx"
+        return self.log / f"{rank_log_name(job_id, rank, device).removesuffix('.txt')}.idx"

@@ -18,7 +18,7 @@ from muster.agent.api.identity import PeerProcess, Tokens
 from muster.agent.api.own_jobs import EVERYTHING, Reach
 from muster.agent.config.access_settings import AccessTable
 from muster.agent.errors import ApiError, IdentityNeeded, NotAllowed, NotKnown, TokenRefused
-from muster.client.own_token import HEADER
+from muster.client.own_token import CLAIM_HEADER, HEADER, by_command
 from muster.probes.kernel.dataclass import dataclass
 
 
@@ -169,7 +169,7 @@ def _presented(context: Any) -> bytes:
 def claimed(context: Any) -> str:
     """The name that a client claims in the metadata `muster-caller`, cut to 128 printable characters; empty if absent.
     It is not an identity: any client that may open the socket may claim any name."""
-    text = _metadata(context, "muster-caller")
+    text = _metadata(context, CLAIM_HEADER)
     return "".join(char for char in text if char.isprintable())[:_MAX_CLAIM].strip()
 
 
@@ -178,7 +178,7 @@ def named(context: Any) -> str:
     says, peer = claimed(context), PRESENT.get().peer
     if peer is not None:
         # The command `muster` claims what the token shows.
-        if says in ("", *(f"{user} (muster, pid {peer.pid})" for user in (peer.user, f"uid {peer.uid}"))):
+        if says in ("", *(by_command(user, peer.pid) for user in (peer.user, f"uid {peer.uid}"))):
             return str(peer)
         return peer.beside(says)
     if names := certified(context):

@@ -31,7 +31,7 @@ def start(asked: exec_pb2.ExecStart, entry: Entry, settings: ExecTable, by: str)
     """The order for a session. Raises InvalidRequest, RankNotRunning."""
     found = _problems(asked, entry)
     if asked.tty and not asked.stdin:
-        found.append(Violation("tty", "needs stdin: set both"))
+        found.append(Violation("tty", "needs stdin: set stdin, too"))
     found += window_problems(asked.window, "window")
     limit = None
     if asked.HasField("time_limit"):

@@ -11,7 +11,7 @@ from muster.agent.cli import drills
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.exits import CommandFailed, NoDaemon, Why
 from muster.agent.cli.printing import as_dict, emit, emit_json, note
-from muster.agent.text import clean
+from muster.agent.text import clean, cut
 from muster.probes.kernel.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class Fitness:
     @property
     def reason(self) -> str:
         """One line."""
-        text = "; ".join(self.why)
-        return text if len(text) <= _MAX_REASON else text[: _MAX_REASON - 3] + "..."
+        return cut("; ".join(self.why), _MAX_REASON)
 
 
 def ask(address: Address, within_s: float = WITHIN_S) -> Fitness:

@@ -145,7 +145,7 @@ def main() -> None:
     except BrokenPipeError:
         code = code or Exit.PIPE_CLOSED
     except OSError as error:
-        note(f"standard output: {error.strerror}")
+        note(f"cannot write to stdout: {error.strerror}")
         code = code or Exit.FAILURE
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         sys.stderr.flush()

@@ -9,7 +9,7 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.config import loading, schema
-from muster.agent.config.schema import Config
+from muster.agent.config.schema import CardsTable, Config
 from muster.agent.errors import StartupError
 from muster.supervisors.paths import Root
 
@@ -38,6 +38,10 @@ class LiveConfig:
     def __call__(self) -> Config:
         return self.now
 
+    def cards(self) -> CardsTable:
+        """The present settings of the cards, for their driver."""
+        return self.now.cards
+
     @property
     def origin(self) -> str:
         """A sentence about the file."""
@@ -47,7 +51,7 @@ class LiveConfig:
 
     async def reload(self) -> None:
         """Reads the file again; a bad one, or one that does not answer, is reported and changes nothing."""
-        error = f"{self._path}: cannot be read: does not answer within {ANSWER_S:g} s"
+        error = f"cannot read {self._path}: its disk did not answer within {ANSWER_S:g} s"
         new = None
         with anyio.move_on_after(ANSWER_S):
             try:
@@ -55,7 +59,7 @@ class LiveConfig:
             except StartupError as refused:
                 error = str(refused)
         if new is None:
-            self.trouble = f"the configuration was not reloaded, the one before is in force: {error}"
+            self.trouble = f"the configuration was not reloaded, the previous one stays in force: {error}"
             _log.error("config.refused", error=error)
             return
         late = schema.restart_needed(self.now, new)

@@ -1,6 +1,7 @@
 """Turns the records of a journal into events: the same records always give the same events."""
 
 import os
+import time
 from typing import Any
 
 from muster.agent.events.event_store import Event
@@ -10,7 +11,7 @@ from muster.supervisors.model import node_ends, verdict
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.staging_progress import CODE, INPUTS, OUTPUTS
-from muster.supervisors.model.states import JOB, SERVICE, STEP, Kind, Outcome, StopCause
+from muster.supervisors.model.states import JOB, SERVICE, STEP, Kind, Outcome, StopCause, log_owner
 
 _WHY = {
     Outcome.GANG_VICTIM: "muster ended it because another rank had failed",
@@ -141,8 +142,18 @@ def _output_lost(r: Record) -> _Told:
     is_open = bool(r.get("open"))
     attributes = {"bytes": r["bytes"], "total": total, "since": f"{r['since']:.3f}", "error": r["error"]}
     attributes["open"] = str(is_open).lower()
-    lost = verdict.lost_output(r["rank"], total, r["since"], r["error"], is_open=is_open)
+    lost = lost_output(r["rank"], total, r["since"], r["error"], is_open=is_open)
     return "job.output_lost", rank, lost, 0.0, attributes
+
+
+def lost_output(number: int, lost: int, since: float, error: str, *, is_open: bool) -> str:
+    """A sentence about a gap in the output of a rank or service, or in the job's own log (JOB). `lost` in bytes,
+    `since` in seconds since the epoch."""
+    what = "the job's own log" if number == JOB else f"output of {log_owner(number)}"
+    at = time.strftime("%H:%M:%S", time.localtime(since))
+    if is_open:
+        return f"{what} has been lost since {at}: {lost} bytes so far: {error}"
+    return f"{lost} bytes of {what} were lost from {at} on: {error}"
 
 
 def _how(process: Rank) -> str:

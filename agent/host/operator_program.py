@@ -5,14 +5,9 @@ from collections.abc import Mapping
 import anyio
 
 from muster.probes.calls import watched
-from muster.probes.calls.script import Script
+from muster.probes.calls.script import ENV, LINGER_S, Script
 from muster.probes.checks.result import one_line
 from muster.probes.kernel import endings
-
-#: Seconds that a killed program may take to be gone before its thread is left alone with it.
-LINGER_S = 1.0
-#: It gets this and what says what it is run for, never the daemon's own variables: those may be secrets.
-ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
 class ProgramFailed(Exception):

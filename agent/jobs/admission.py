@@ -177,7 +177,7 @@ def _hang(values: Mapping[str, str], node: HangTable) -> list[Violation]:
             continue
         del left[name]
         if name in names:
-            text = f"has {len(value)} characters: allowed are {most}"
+            text = f"has {len(value)} characters: at most {most} are allowed"
         elif name in ("enabled", "action"):
             text = "is a setting of the node only; on_hang sets the action for a job that hangs"
         else:

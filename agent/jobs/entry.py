@@ -10,7 +10,7 @@ from pathlib import Path
 
 from muster.agent.changes import Changes
 from muster.agent.events.event_store import Event
-from muster.agent.events.story import Story
+from muster.agent.events.story import Story, lost_output
 from muster.agent.jobs import explained
 from muster.agent.jobs.explained import Explained
 from muster.probes.kernel.dataclass import dataclass
@@ -222,7 +222,7 @@ class Entry:
         """What its journal says is wrong with it, a sentence each; `notes` are what no journal has."""
         job = self.job
         gaps = [
-            verdict.lost_output(rank, gap.bytes, gap.since, gap.error, is_open=True)
+            lost_output(rank, gap.bytes, gap.since, gap.error, is_open=True)
             for rank in job.gaps
             if (gap := self.gap(rank)) is not None
         ]

@@ -17,14 +17,14 @@ from muster.agent.link.holds import Holds
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.job import stop_order
 from muster.supervisors.model import journal
-from muster.supervisors.model.job_logs import job_log_files, logs_of
+from muster.supervisors.model.job_logs import job_line, job_log_files, logs_of
 from muster.supervisors.model.journal import Contents, Record, Writer
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.replay import replay
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.output.gaps import remove_counts
-from muster.supervisors.output.job_output import job_line, set_aside
+from muster.supervisors.output.log_segments import put_aside
 from muster.supervisors.output.time_index import INDEX_RECORD
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import AlreadySupervised, remedy
@@ -72,7 +72,7 @@ def load_all(root: Root, job_ids: Iterable[str]) -> list[tuple[Entry, Told]]:
 def set_logs_aside(root: Root, job_id: str, job: Job) -> None:
     """Renames files with the names that this job's logs will have: they are output of an earlier job with this name
     whose record was removed. Raises OSError."""
-    set_aside(_files(root, job_id, job))
+    put_aside(_files(root, job_id, job))
 
 
 def _files(root: Root, job_id: str, job: Job) -> Iterator[tuple[Path, Path]]:

@@ -64,6 +64,10 @@ class JobTable:
         """Jobs that have not ended, newest accepted first."""
         return sorted(self.unended.values(), key=lambda e: e.key, reverse=True)
 
+    def writing(self) -> list[Entry]:
+        """Jobs whose processes may write output: those that have not ended, and damaged ones with living processes."""
+        return [*self.live(), *self.damaged.entries()]
+
     def is_known(self, job_id: str) -> bool:
         """Whether such a job exists, ended or not."""
         return job_id in self.unended or job_id in self.ended

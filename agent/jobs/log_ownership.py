@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from muster.agent.host.log_folder import folder as known_folder
-from muster.agent.host.operator_program import ENV
 from muster.agent.jobs.entry import Entry
-from muster.probes.calls.script import Script
+from muster.probes.calls.script import ENV, Script
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.output import log_removals, log_segments

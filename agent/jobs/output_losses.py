@@ -42,9 +42,9 @@ class _GapLine:
 class OutputLosses:
     """Belongs to one event loop."""
 
-    def __init__(self, root: Root, found: Callable[[CheckResult], None], live: Callable[[], Iterable[Entry]]) -> None:
-        """`found` latches a condition of the node; `live` returns the jobs that have not ended."""
-        self._root, self._found, self._live = root, found, live
+    def __init__(self, root: Root, found: Callable[[CheckResult], None], jobs: Callable[[], Iterable[Entry]]) -> None:
+        """`found` latches a condition of the node; `jobs` returns those that may write output."""
+        self._root, self._found, self._jobs = root, found, jobs
         self._lines: dict[Path, _GapLine] = {}
 
     async def run(self) -> None:
@@ -82,7 +82,7 @@ class OutputLosses:
     def _condition(self) -> None:
         jobs = 0
         gaps = []
-        for entry in self._live():
+        for entry in self._jobs():
             own = [gap for rank in entry.job.gaps if (gap := entry.gap(rank)) is not None]
             jobs += bool(own)
             gaps += own

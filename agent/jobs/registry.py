@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskStatus
@@ -15,7 +16,7 @@ from muster.agent.errors import (
     JournalUnreadable,
     NoRoom,
     ShuttingDown,
-    TooMany,
+    TooManyJobs,
 )
 from muster.agent.events.event_store import EventStore
 from muster.agent.jobs import admission, job_folder, start_checks
@@ -50,6 +51,14 @@ from muster.supervisors.system.spare import Reserve
 __all__ = ["Entry", "Registry"]
 
 
+class Troubled(Protocol):
+    """A part of the daemon that may be in trouble."""
+
+    @property
+    def trouble(self) -> Sequence[str]:
+        """Sentences for an operator."""
+
+
 class Registry(JobTable):
     """The table of jobs and its operations. Belongs to one event loop. Operations on files run in tasks of their own: a
     caller that disappears leaves nothing half done."""
@@ -82,8 +91,8 @@ class Registry(JobTable):
         self._starting = 0
         self._closing = False
         self._config_trouble = ""
-        #: Returns sentences about the daemon as a whole; may be set.
-        self.of_daemon: Callable[[], list[str]] = list
+        #: Parts of the daemon whose troubles are warnings of the daemon as a whole; may be set.
+        self.of_daemon: Sequence[Troubled] = ()
         #: Called with the number of ranks of a job that could not be recorded; may be set.
         self.on_no_room: Callable[[int], None] = lambda _: None
 
@@ -106,7 +115,7 @@ class Registry(JobTable):
     def warnings(self) -> list[str]:
         """Sentences for an operator: the present problems."""
         found = [
-            *self.of_daemon(),
+            *(text for part in self.of_daemon for text in part.trouble),
             self._config_trouble,
             self._removal.uncollected,
             self._nursery.trouble,
@@ -133,8 +142,8 @@ class Registry(JobTable):
 
         An empty id is replaced by a new one. `workdir_of_caller`: as for `admission.refuse_here`; `asked_by`: as for
         `decided`; `new_name`: the id was made for this call. Raises InvalidRequest, JobIdConflict, JournalUnreadable,
-        NodeDraining, NodeUnhealthy, NoSuchCard, CardBusy, PortInUse, TooMany, NoRoom, ShuttingDown; nothing was started
-        then.
+        NodeDraining, NodeUnhealthy, NoSuchCard, CardBusy, PortInUse, TooManyJobs, NoRoom, ShuttingDown; nothing was
+        started then.
         """
         if not spec.job_id:
             spec, new_name = replace(spec, job_id=admission.new_job_id()), True
@@ -319,10 +328,10 @@ class Registry(JobTable):
 
     @contextmanager
     def _one_more(self) -> Iterator[None]:
-        """Counts a job that is being accepted. Raises TooMany."""
+        """Counts a job that is being accepted. Raises TooManyJobs."""
         limit = self._config().jobs.max_jobs
         if len(self.unended) + self._starting >= limit:
-            raise TooMany("jobs", limit)
+            raise TooManyJobs(limit)
         self._starting += 1
         try:
             yield

@@ -14,9 +14,10 @@ from muster.agent.host.log_folder import folder
 from muster.agent.host.turns import in_turn
 from muster.agent.logs.labels import MAX_LINE
 from muster.agent.logs.line_filter import LineFilter
-from muster.agent.logs.log_reading import BATCH_BYTES, BATCH_CHUNKS, CHUNK, Chunk, RankLogFile, TimeIndex, time_index
+from muster.agent.logs.log_reading import BATCH_BYTES, BATCH_CHUNKS, CHUNK, Chunk, RankLogFile, time_index
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output.log_reader import Reader
+from muster.supervisors.output.time_lookup import TimeIndex
 
 #: Bytes searched in one batch, and so without a turn for others: a few milliseconds.
 SEARCH_BYTES = 4 << 20

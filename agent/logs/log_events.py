@@ -1,11 +1,11 @@
 """Events among the output of ranks: those that are not in the job's own log, as lines in order of time."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 
 from muster.agent.errors import CursorTooOld
 from muster.agent.events.event_store import Event, EventStore
+from muster.supervisors.model import job_logs
 
 #: Events read from the store at once; also the limit of `last`.
 PAGE = 256
@@ -111,6 +111,7 @@ class EventLines:
 
     def _line(self, event: Event) -> bytes:
         """In the form of a job's own log: the local time, then the message."""
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(event.time)) + f".{int(event.time % 1 * 1000):03d}"
         whose = f"{event.job_id} " if event.job_id and not self._job_id else ""
-        return f"{stamp} {whose}{event.kind}: {' '.join(event.message.splitlines())}\n".encode("utf-8", "replace")
+        return f"{job_logs.stamp(event.time)} {whose}{event.kind}: {' '.join(event.message.splitlines())}\n".encode(
+            "utf-8", "replace"
+        )

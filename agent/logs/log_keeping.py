@@ -19,7 +19,6 @@ from muster.agent.changes import Changes
 from muster.agent.config.schema import Config
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.host.log_folder import folder as known_folder
-from muster.agent.host.operator_program import ENV, LINGER_S
 from muster.agent.jobs import log_ownership
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.ended.ended_row import Ended
@@ -31,7 +30,7 @@ from muster.agent.logs.log_completion import LogCompletion
 from muster.agent.logs.log_keeping_rule import Caps, Disk, Kept
 from muster.agent.logs.log_upload import Uploads
 from muster.probes.calls import watched
-from muster.probes.calls.script import Script
+from muster.probes.calls.script import ENV, LINGER_S, Script
 from muster.probes.checks.result import one_line
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output import gzip_members, log_segments, rotation

@@ -9,8 +9,6 @@ skips output that was removed.
 """
 
 import heapq
-import os
-import sys
 import time
 from collections.abc import Awaitable, Callable, Container
 from pathlib import Path
@@ -22,10 +20,10 @@ from muster.agent.host.log_folder import folder
 from muster.agent.host.turns import in_turn
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.states import JOB
-from muster.supervisors.output.gzip_members import open_read
 from muster.supervisors.output.log_layout import Layout
 from muster.supervisors.output.log_reader import Reader
-from muster.supervisors.output.time_index import INDEX_INTERVAL_S, INDEX_RECORD
+from muster.supervisors.output.time_index import INDEX_INTERVAL_S
+from muster.supervisors.output.time_lookup import NoTimes, TimeIndex, first_after
 
 #: Limits: bytes in a chunk; bytes and chunks in a batch, which is what one reader has in memory.
 CHUNK = 64 * 1024
@@ -38,7 +36,6 @@ POLL_MIN_S = 0.02
 POLL_MAX_S = 0.25
 #: Bytes in one step of the search for lines from the end; between two steps it can be cancelled, and others can read.
 TAIL_STEP = 4 << 20
-_INDEX_AHEAD = 64 * INDEX_RECORD.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,67 +83,6 @@ def look(files: list[RankLogFile]) -> list[Layout]:
     return folder(files[0].path.parent).look([file.path for file in files]) if files else []
 
 
-class TimeIndex:
-    """Finds when the bytes at an offset were written, for ascending offsets."""
-
-    def __init__(self, path: Path) -> None:
-        """Does not open the file yet."""
-        self._path = path
-        #: Number of the next record, None: to be found; and the record before it.
-        self._next: int | None = None
-        self._last = b""
-        self._ahead: list[tuple[int, int]] = []
-        self._time: int | None = None
-
-    def segment(self, position: int, limit: int) -> tuple[int | None, int]:
-        """When the byte at `position` was written, and up to which offset (at most `limit`) that holds."""
-        while True:
-            if not self._ahead:
-                self._read_ahead(position)
-            if not self._ahead:
-                return self._time, limit
-            offset, when = self._ahead[-1]
-            if offset > position:
-                return self._time, min(offset, limit)
-            self._time = when
-            self._ahead.pop()
-
-    def forget(self) -> None:
-        """Drops records read ahead: the file was cut, so they describe bytes that no longer exist, as did index records
-        that were removed before new ones (IndexWriter in supervisors/output/time_index.py)."""
-        self._ahead = []
-        self._next = self._time = None
-
-    def _read_ahead(self, position: int) -> None:
-        fd = _open(self._path)
-        if fd is None:
-            return
-        size = INDEX_RECORD.size
-        try:
-            if self._next and os.pread(fd, size, (self._next - 1) * size) != self._last:
-                self.forget()  # it has become shorter, or was replaced
-            if self._next is None:
-                # The record for `position` is the one before the first record beyond it.
-                self._next = max(0, _bisect(fd, lambda offset, _: offset > position) - 1)
-            data = os.pread(fd, _INDEX_AHEAD, self._next * size)
-        finally:
-            os.close(fd)
-        if whole := len(data) // size:
-            self._next += whole
-            self._last = data[(whole - 1) * size : whole * size]
-        self._ahead = [INDEX_RECORD.unpack_from(data, i * size) for i in reversed(range(whole))]
-
-
-class NoTimes(TimeIndex):
-    """Of output that is read without its times."""
-
-    def segment(self, position: int, limit: int) -> tuple[int | None, int]:
-        return None, limit
-
-    def forget(self) -> None:
-        """Does nothing: no record is held."""
-
-
 def time_index(file: RankLogFile, *, timed: bool) -> TimeIndex:
     """The times of a rank's output, or none."""
     return TimeIndex(file.index) if timed else NoTimes(file.index)
@@ -159,7 +95,7 @@ def offset_since(file: RankLogFile, when: int, size: int) -> int:
     record that may contain younger bytes. Bytes before the first record are known only to be no younger than it,
     because the index may have been rebuilt. Without an index only the file's own time helps.
     """
-    found = _first_after(file.index, when - int(INDEX_INTERVAL_S * 1e9), first=0)
+    found = first_after(file.index, when - int(INDEX_INTERVAL_S * 1e9), first=0)
     if found is not None:
         return min(found, size)
     try:
@@ -171,26 +107,8 @@ def offset_since(file: RankLogFile, when: int, size: int) -> int:
 def offset_until(file: RankLogFile, when: int, size: int) -> int:
     """Where the first output written after `when` (nanoseconds since the epoch) begins; `size` if there is none, or if
     no index has it. Output that the index reports as up to 100 ms older than it is may be before that offset."""
-    found = _first_after(file.index, when)
+    found = first_after(file.index, when)
     return size if found is None else min(found, size)
-
-
-def _first_after(index: Path, when: int, first: int | None = None) -> int | None:
-    """The offset of the first record after a time; beyond any offset if all are before it; None without records.
-    `first`, if given, replaces the offset of the very first record."""
-    fd = _open(index)
-    if fd is None:
-        return None
-    try:
-        number = _bisect(fd, lambda _, at: at > when)
-        found = os.pread(fd, INDEX_RECORD.size, number * INDEX_RECORD.size)
-    finally:
-        os.close(fd)
-    if len(found) < INDEX_RECORD.size:
-        return sys.maxsize if number else None
-    if not number and first is not None:
-        return first
-    return int(INDEX_RECORD.unpack(found)[0])
 
 
 async def tail_offset(file: RankLogFile, lines: int, size: int) -> int:
@@ -410,27 +328,6 @@ class Watcher:
         # With many ranks or a slow disk: spend at most a tenth of a core on looking.
         cost = time.monotonic() - began
         self._interval = min(max(self._interval * 1.3, cost * 10), POLL_MAX_S)
-
-
-def _open(index: Path) -> int | None:
-    """None if the index cannot be read: output is then read without it, and its times are unknown."""
-    try:
-        return open_read(index)
-    except OSError:
-        return None
-
-
-def _bisect(fd: int, beyond: Callable[[int, int], bool]) -> int:
-    """Number of the first record for which `beyond` is true, as for all after it. Ignores a torn last record."""
-    low, high = 0, os.fstat(fd).st_size // INDEX_RECORD.size
-    while low < high:
-        middle = (low + high) // 2
-        record = os.pread(fd, INDEX_RECORD.size, middle * INDEX_RECORD.size)
-        if len(record) < INDEX_RECORD.size or beyond(*INDEX_RECORD.unpack(record)):
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 def _sizes(files: list[RankLogFile]) -> dict[int, int]:

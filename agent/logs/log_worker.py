@@ -27,8 +27,8 @@ from muster.agent.logs.log_stream import files_of
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import JOB
-from muster.supervisors.output.job_output import set_aside
-from muster.supervisors.paths import Root
+from muster.supervisors.output.log_segments import put_aside
+from muster.supervisors.paths import Root, rank_log_name
 from muster.supervisors.system import trust
 
 #: Seconds between two looks at the ranks' files; between two writes of the position; until a retry when the disk
@@ -228,7 +228,7 @@ def _begin(entry: Entry, path: Path, mine: bool) -> _Saved | None:
     if not mine and path.exists():
         _log.info("logs.worker_left", job=entry.job_id, path=str(path))
         return None
-    set_aside([(path, path.with_suffix(".idx"))])
+    put_aside([(path, path.with_suffix(".idx"))])
     _store(entry, _Saved(), path)  # before the first line: from here on the file is ours
     return _Saved()
 
@@ -265,7 +265,7 @@ def _give(fd: int, entry: Entry, path: Path) -> None:
     """Makes the job's user the owner, as of the ranks' files."""
     for rank in entry.job.ranks[:1]:
         with contextlib.suppress(OSError):
-            owner = path.with_name(f"{entry.job_id}-proc-rank-{rank.rank}-device-{rank.device}.txt").lstat()
+            owner = path.with_name(rank_log_name(entry.job_id, rank.rank, rank.device)).lstat()
             os.fchown(fd, owner.st_uid, owner.st_gid)
 
 

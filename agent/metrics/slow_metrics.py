@@ -6,8 +6,8 @@ from typing import Protocol
 from muster.agent.exposition import Catalogue, Page
 from muster.agent.jobs.entry import Entry
 from muster.agent.metrics.card_metrics import CARD_LABELS, names
+from muster.agent.metrics.exporter import CountedCards
 from muster.agent.telemetry.job_processes import rank_of_card
-from muster.probes.cards.driver import View
 from muster.probes.hang.slow import SlowChange
 from muster.supervisors.model.card_identity import numbers_now
 
@@ -26,15 +26,15 @@ class Watched(Protocol):
 class SlowMetrics:
     """Fills the page."""
 
-    def __init__(self, watch: Watched, live: Callable[[], Sequence[Entry]], view: Callable[[], View]) -> None:
-        """`live`: the jobs that have not ended; `view`: what is known of the cards."""
-        self._watch, self._live, self._view = watch, live, view
+    def __init__(self, watch: Watched, live: Callable[[], Sequence[Entry]], cards: CountedCards) -> None:
+        """`live`: the jobs that have not ended."""
+        self._watch, self._live, self._cards = watch, live, cards
 
     def fill(self, page: Page) -> None:
         """Adds the metrics."""
         found = [(entry, slow) for entry in self._live() if (slow := self._watch.slow(entry)) is not None]
         page.add(JOBS, len(found))
-        view = self._view()
+        view = self._cards.view
         for entry, slow in found:
             now = numbers_now(entry.job, entry.job.cards, view.uuids)
             for place, own in enumerate(entry.job.cards):

@@ -6,10 +6,10 @@ A condition is identified by (item, device, code); an injected one exists beside
 clears a condition. This module reads no disk and no card, and its callers pass the time.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from muster.agent.text import cut, local
 from muster.probes.checks.result import Action, CheckResult, Code, Status, one_line
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.card_identity import number_now
@@ -70,8 +70,8 @@ class Condition:
 
     def sentence(self) -> str:
         """The same with its start time, short enough for an error."""
-        reason = _short(self.reason, MAX_SENTENCE)
-        return f"{self.device or 'the node'}: {self.code} since {clock(self.since)}: {reason}{self._drill}"
+        reason = cut(self.reason, MAX_SENTENCE)
+        return f"{self.device or 'the node'}: {self.code} since {local(self.since)}: {reason}{self._drill}"
 
     @property
     def _drill(self) -> str:
@@ -299,13 +299,6 @@ class Conditions:
         return ConditionChange(condition, condition.status, why)
 
 
-def clock(at: float) -> str:
-    """A time, in seconds since the epoch, in this node's time zone; without the date if it is today."""
-    then = time.localtime(at)
-    same_day = time.localtime()[:3] == then[:3]
-    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", then)
-
-
 def said(text: str, device: str) -> str:
     """A text about a device without the leading name of the device, which is shown beside it; see `shown`."""
     return shown(text.removeprefix(f"{device}: ") if device else text)
@@ -313,8 +306,4 @@ def said(text: str, device: str) -> str:
 
 def shown(text: str) -> str:
     """A text of a check or the kernel, fit for a line: no control characters, bounded length."""
-    return _short(one_line(text), MAX_TEXT)
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return cut(one_line(text), MAX_TEXT)

@@ -21,8 +21,9 @@ from anyio.abc import TaskStatus
 from muster.agent import threads
 from muster.agent.changes import Changes
 from muster.agent.node.condition_rules import of_presence
-from muster.agent.node.conditions import Condition, Moment, clock
+from muster.agent.node.conditions import Condition, Moment
 from muster.agent.node.node_file import Fault
+from muster.agent.text import local
 from muster.probes.checks.result import Status
 from muster.supervisors.system.atomic_file import replace_file
 
@@ -53,7 +54,7 @@ def content(boot: str, now: float, conditions: Sequence[Condition], faults: Iter
     latched = {(c.code, c.card, c.reason) for c in grave}
     for fault in sorted(faults, key=lambda fault: -fault.at):
         if (fault.code, fault.card, fault.sentence) not in latched:
-            tell(fault.card, fault.uuid, f"{fault.sentence} ({fault.code}) at {clock(fault.at)}")
+            tell(fault.card, fault.uuid, f"{fault.sentence} ({fault.code}) at {local(fault.at)}")
     for condition in grave:
         drill = " (injected for a drill)" if condition.injected else ""
         what = (
@@ -61,7 +62,7 @@ def content(boot: str, now: float, conditions: Sequence[Condition], faults: Iter
             if condition.card is None and condition.device
             else condition.reason
         )
-        sentence = f"{what} ({condition.code}) since {clock(condition.since)}{drill}"
+        sentence = f"{what} ({condition.code}) since {local(condition.since)}{drill}"
         tell(condition.card, condition.uuid, sentence)
     return {
         "boot": boot,

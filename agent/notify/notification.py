@@ -6,6 +6,7 @@ import msgspec
 
 from muster.agent.events.event_store import Event
 from muster.agent.node import node_notes
+from muster.agent.text import cut
 from muster.probes.checks.result import Status
 from muster.supervisors.model.states import State
 
@@ -79,9 +80,9 @@ def names(event: Event) -> tuple[str, ...]:
 
 def item(event: Event, number: str, name: str) -> Item:
     """The notification of an event with this name; `number` is the event's cursor."""
-    attributes = {key: _cut(value) for key, value in list(event.attributes.items())[:MAX_ATTRIBUTES]}
+    attributes = {key: cut(value, MAX_TEXT) for key, value in list(event.attributes.items())[:MAX_ATTRIBUTES]}
     job = event.job_id or attributes.get("job", "")
-    return Item(number, name, event.kind, event.time, job, _cut(event.message), attributes)
+    return Item(number, name, event.kind, event.time, job, cut(event.message, MAX_TEXT), attributes)
 
 
 def body(item: Item, node: str) -> bytes:
@@ -99,7 +100,3 @@ def body(item: Item, node: str) -> bytes:
             "attributes": item.attributes,
         }
     )
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."

@@ -29,7 +29,7 @@ from muster.agent.report.job_report import (
 )
 from muster.agent.report.on_disk import OnDisk
 from muster.agent.telemetry import job_processes
-from muster.agent.text import command_line, local, numbers, plain, span
+from muster.agent.text import command_line, local, numbers, plain, ranks, span
 from muster.agent.why import around
 from muster.agent.why import facts as why_facts
 from muster.agent.why import report as why_report
@@ -281,8 +281,7 @@ async def _stacks(entry: Entry, missing: list[str]) -> list[StackSet]:
 def _stack_set(taken: kept_stacks.JobStacks) -> StackSet:
     groups, count = [], len(taken.processes)
     for group in stacks.grouped(taken.processes)[:MAX_GROUPS]:
-        ranks = sorted({owner.rank for owner in group.owners})
-        head = f"rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)}: {len(group.owners)} of {count} processes"
+        head = f"{ranks({owner.rank for owner in group.owners})}: {len(group.owners)} of {count} processes"
         groups.append(StackGroup(head, [_text(line) for line in group.lines[:MAX_STACK_LINES]]))
     return StackSet(taken.at, _text(taken.occasion), taken.attempt, groups, [_text(note) for note in taken.notes])
 

@@ -72,7 +72,7 @@ def sources(root: Root, job_id: str) -> OnDisk:
 
 
 def job(root: Root, job_id: str) -> Entry | None:
-    """The job as its journal tells it; None for an unknown one. Damage is told by the entry. Blocks.
+    """The job as its journal tells it; None for an unknown one. The entry tells of damage. Blocks.
 
     Raises Unreadable where this user may not read it.
     """

@@ -16,7 +16,8 @@ from muster.agent.node import active_look
 from muster.agent.reset.reset_report import ResetParts
 from muster.probes.active.card_limits import BadLimits
 from muster.probes.checks.card_checks import CardsWanted
-from muster.probes.checks.result import CheckResult, Status, numbers
+from muster.probes.checks.result import CheckResult, Status
+from muster.probes.kernel.number_lists import numbers
 
 #: Seconds between two looks at the node, also while a test runs.
 LOOK_S = 1.0

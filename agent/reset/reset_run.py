@@ -28,8 +28,9 @@ from muster.probes.cards.driver import View, What
 from muster.probes.cards.reset import device_holders, reset_program
 from muster.probes.checks.card_checks import CardsWanted
 from muster.probes.checks.codes import EXPLANATIONS
-from muster.probes.checks.result import CheckResult, Code, Status, numbers
+from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.kernel import process
+from muster.probes.kernel.number_lists import numbers
 
 #: In seconds: between two looks at jobs and holders; for calls in the driver to return; for other programs to let go of
 #: the card (an `nvidia-smi` that somebody calls takes some); for a change of the persistence mode; between two looks at
@@ -85,7 +86,7 @@ class ResetRun:
         return True
 
     async def run(self) -> None:
-        """All steps; what goes wrong is told, and never raised."""
+        """All steps. Raises nothing: it reports what goes wrong."""
         try:
             await self._do(ResetStep.DRAIN, self._drain)
             await self._do(ResetStep.JOBS, self._wait_for_jobs)
@@ -128,7 +129,7 @@ class ResetRun:
             if leasing.settled.is_set() and not held:
                 return "no job holds it" if not told else "its jobs have ended"
             who = "; ".join(one.held_by or f"job {job} holds card {one.card.index}" for job, one in held.items())
-            who = who or "jobs of an earlier musterd are looked for"
+            who = who or "musterd is looking for jobs of an earlier musterd"
             if who != told:
                 self.progress.tell(self.step, StepStatus.WAITING, told := who)
             if self._request.stop_jobs:
@@ -153,7 +154,7 @@ class ResetRun:
             else:
                 await registry.stop(job_id, None, self._request.by, why)
         except ApiError as error:
-            self.progress.tell(self.step, StepStatus.WAITING, f"job {job_id} cannot be stopped now: {error}")
+            self.progress.tell(self.step, StepStatus.WAITING, f"cannot stop job {job_id} now: {error}")
 
     async def _close(self) -> str:
         driver = self._parts.driver
@@ -163,8 +164,8 @@ class ResetRun:
         if not await driver.let_go(f"musterd has closed the driver for the reset of {self._names()}", LET_GO_S):
             self.record.persistent = []  # nothing was turned off yet
             raise StepFailed(
-                "a call to the driver does not return, so musterd holds it open: start musterd anew (jobs run on), and"
-                " reset the card then; if that fails, reboot"
+                "a call to the driver does not return, so musterd holds it open: restart musterd (jobs continue), then"
+                " reset the card again; if that fails, reboot"
             )
         return "musterd holds no card open"
 
@@ -190,8 +191,8 @@ class ResetRun:
             await anyio.sleep(LOOK_S)
         names = "; ".join("musterd itself" if it.pid == os.getpid() else str(it) for it in found.holders[:8])
         if self._request.force:
-            raise StepSkipped(f"tried all the same: it is held open by {names}")
-        raise StepFailed(f"it is held open by {names}: end them, and reset the card then")
+            raise StepSkipped(f"--force: going on although it is held open by {names}")
+        raise StepFailed(f"it is held open by {names}: end them, then reset the card again")
 
     # --- the reset, and after it -------------------------------------------------------------------------------------
 
@@ -344,7 +345,8 @@ class ResetRun:
             await threads.run(state_file.write, self._path, self._state)
         except OSError as error:
             if not self._closed and not self._begun:
-                raise StepFailed(f"{self._path}: cannot be written: {error.strerror or error}: make room") from None
+                why = f"cannot write {self._path}: {error.strerror or error}"
+                raise StepFailed(f"{why}: make room, then reset the card again") from None
             _log.warning("reset.unwritten", path=str(self._path), error=str(error))
 
     async def _give_up(self, failure: StepFailed) -> None:

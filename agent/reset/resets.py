@@ -1,7 +1,7 @@
 """Resets of cards: one at a time for the whole node, since the driver is closed meanwhile.
 
-A reset goes on whoever leaves. A daemon that ends in the middle leaves `reset.json`, by which the next one puts back
-what it can, keeps the node drained and says how to go on.
+A reset goes on without its client. A daemon that ends in the middle leaves `reset.json`, by which the next one puts
+back what it can, keeps the node drained and says how to go on.
 """
 
 import time
@@ -16,10 +16,10 @@ from muster.agent import threads
 from muster.agent.errors import ApiError, CannotReset, NoSuchCard, ResetUnderWay
 from muster.agent.events.event_store import Event
 from muster.agent.host import state_file
-from muster.agent.node.conditions import clock
 from muster.agent.reset import reset_file
 from muster.agent.reset.reset_file import ResetRecord, ResetState
 from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep
+from muster.agent.text import local
 from muster.probes.cards.accelerator import Card
 from muster.probes.cards.driver import View
 from muster.probes.kernel import process
@@ -68,7 +68,7 @@ class Resets:
     # --- operations ---------------------------------------------------------------------------------------------------
 
     async def start(self, name: str, request: ResetRequest) -> ResetProgress:
-        """Begins the reset of a card (its number, UUID, serial number or bus id), which goes on whoever follows it.
+        """Begins the reset of a card (its number, UUID, serial number or bus id), which goes on if nobody follows it.
 
         Raises ResetUnderWay, NoSuchCard, CannotReset; then nothing was changed.
         """
@@ -216,7 +216,7 @@ class Resets:
         if self._run is not None:
             record = self._run.record
             raise ResetUnderWay(
-                f"{record.device} is being reset by {record.by} since {clock(record.since)} (step {self._run.step}):"
+                f"{record.device} is being reset by {record.by} since {local(record.since)} (step {self._run.step}):"
                 " wait for its end; `muster events -f` shows it"
             )
         self._refuse_beside_program()

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 
 import anyio
 
-from muster.agent.logs.log_reading import RankLogFile, TimeIndex
+from muster.agent.logs.log_reading import RankLogFile
 from muster.agent.why import launchers, log_stretch, worker_logs
 from muster.agent.why.launchers import LastWords, LauncherReport, WorkerFailure
 from muster.agent.why.log_stretch import Stretch
@@ -21,6 +21,7 @@ from muster.agent.why.worker_logs import Place, ProcessLog
 from muster.probes.calls import watched
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output import tee
+from muster.supervisors.output.time_lookup import TimeIndex
 
 #: How many bytes of the end of a log are searched: of the ranks that count, and of others.
 TAIL, SHORT_TAIL = 64 << 10, 16 << 10

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from muster.agent.host.log_folder import folder
-from muster.agent.logs.log_reading import RankLogFile, TimeIndex, offset_since
+from muster.agent.logs.log_reading import RankLogFile, offset_since
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output.log_reader import Reader
+from muster.supervisors.output.time_lookup import TimeIndex
 
 #: How far back an error is looked for whose rank wrote much before it ended: bytes, seconds before its last output.
 FURTHER, FURTHER_S = 8 << 20, 120.0

@@ -40,7 +40,7 @@ class Pattern:
 def compiled(source: str) -> Pattern:
     """Reads a pattern. Raises BadPattern."""
     if not 0 < len(source) <= MAX_LENGTH:
-        raise BadPattern(f"has {len(source)} characters: allowed are 1 to {MAX_LENGTH}")
+        raise BadPattern(f"has {len(source)} characters: must have 1 to {MAX_LENGTH}")
     if not source.isprintable():
         raise BadPattern(r"has an invisible character: write \t for a tab; a pattern is one line")
     reader = _Reader(source)

@@ -12,7 +12,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -43,6 +43,10 @@ _PREFIX = re.compile(r"^\[(?:rank|default) ?([0-9]{1,5})\] ?:? ?")
 Kind = Literal["job", "environment", "memory", "device", "node", "network", "rendezvous", "storage", "peer"]
 #: A cause; the consequence of a cause elsewhere; or a hint, which ends no job.
 Role = Literal["root", "follow", "hint"]
+#: What a hit shows: the line that matched, or the last line of the Python traceback that begins there.
+Shows = Literal["line", "exception"]
+#: Keys whose value is one of a few words.
+_WORDS = {"kind": get_args(Kind), "role": get_args(Role), "shows": get_args(Shows)}
 
 
 class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,8 +59,7 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Kind
     role: Role = "root"
     priority: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
-    #: "line": the line that matched; "exception": the last line of the Python traceback that begins there.
-    shows: Literal["line", "exception"] = "line"
+    shows: Shows = "line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +166,13 @@ def _rows(data: bytes, name: str) -> tuple[dict[str, tuple[Signature, tuple[Patt
     except RecursionError:
         return {}, [f"{name}: was left out: it is nested too deeply"]
     except msgspec.ValidationError as error:
-        return {}, [f"{name}: was left out: {error}"]
+        return {}, [f"{name}: was left out: {error}: each signature begins with the line [[signature]]"]
     found: dict[str, tuple[Signature, tuple[Pattern, ...]]] = {}
     problems = []
     for number, table in enumerate(tables, 1):
         title = f"{name}: signature {number}"
         try:
-            signature = msgspec.convert(table, Signature)
+            signature = _signature(table)
             title = f"{name}: {signature.id}"
             patterns = tuple(_pattern(source) for source in signature.match)
             if signature.id in found:
@@ -183,6 +186,17 @@ def _rows(data: bytes, name: str) -> tuple[dict[str, tuple[Signature, tuple[Patt
 
 class _Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signature: list[dict[str, object]] = []
+
+
+def _signature(table: dict[str, object]) -> Signature:
+    """Raises ValueError, which names the key and what is allowed."""
+    keys = Signature.__struct_fields__
+    if unknown := next((key for key in table if key not in keys), None):
+        raise ValueError(f"unknown key {unknown[:40]!r}: must be one of {', '.join(keys)}")
+    for key, words in _WORDS.items():
+        if key in table and table[key] not in words:
+            raise ValueError(f"{key} = {str(table[key])[:40]!r}: must be one of {', '.join(words)}")
+    return msgspec.convert(table, Signature)
 
 
 def _pattern(source: str) -> Pattern:

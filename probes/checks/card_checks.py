@@ -11,8 +11,9 @@ import anyio
 
 from muster.probes.cards.accelerator import ASCEND, SLOT, Trouble
 from muster.probes.cards.driver import Driver, Sick, View, What
-from muster.probes.checks.result import Action, CheckResult, Code, Status, numbers
+from muster.probes.checks.result import Action, CheckResult, Code, Status
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.number_lists import numbers
 
 ITEM = "gpu-check"
 #: Findings that say nothing against a card.

@@ -8,17 +8,13 @@ import os
 import stat
 
 from muster.probes.calls import watched
-from muster.probes.calls.script import KEPT, Script, ScriptEnd
+from muster.probes.calls.script import ENV, KEPT, LINGER_S, Script, ScriptEnd
 from muster.probes.checks.result import Action, CheckResult, Code, Status, one_line
 from muster.probes.kernel import endings
 from muster.probes.kernel.dataclass import dataclass
 
 #: First word of the items, and the item of the folder itself where it cannot be read.
 ALL = "custom"
-#: How long a killed script may take to be gone before its thread is left alone with it, in seconds.
-LINGER_S = 1.0
-#: Scripts get this and what `environment` adds, never the daemon's own variables: those may be secrets.
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CODES = {
     0: (Status.OK, Code.CUSTOM_OK, Action.NONE),
     1: (Status.WARN, Code.CUSTOM_WARN, Action.INVESTIGATE),
@@ -71,8 +67,7 @@ def _unsafe(path: str) -> str:
 def environment(*, cards_wanted: int, cards_found: int, user: str, deadline_s: float) -> dict[str, str]:
     """What a script may want to know of the job that is to be started, and its deadline in seconds."""
     return {
-        "PATH": _PATH,
-        "LANG": "C.UTF-8",
+        **ENV,
         "MUSTER_CARDS_WANTED": str(cards_wanted),
         "MUSTER_CARDS_FOUND": str(cards_found),
         "MUSTER_USER": user,

@@ -269,17 +269,6 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def numbers(values: Iterable[int]) -> str:
-    """0-3,7 for 0, 1, 2, 3, 7."""
-    runs: list[list[int]] = []
-    for value in sorted(values):
-        if runs and value == runs[-1][1] + 1:
-            runs[-1][1] = value
-        else:
-            runs.append([value, value])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
 def log_lines(results: Iterable[CheckResult]) -> list[str]:
     """One line per result for the job's log. Each has the word `item`, by which users of ModelArts search for them."""
     return [

@@ -4,7 +4,7 @@ come."""
 import enum
 from collections.abc import Sequence
 
-from muster.probes.checks.result import numbers
+from muster.probes.kernel import number_lists
 from muster.probes.kernel.dataclass import dataclass
 
 
@@ -114,7 +114,7 @@ def shown(text: object, most: int = 200) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)}" if ranks else "a rank elsewhere"
+    return number_lists.ranks(ranks) if ranks else "a rank elsewhere"
 
 
 def _verb(ranks: Sequence[int], one: str, several: str) -> str:

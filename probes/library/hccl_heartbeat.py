@@ -22,7 +22,7 @@ from pathlib import Path
 import anyio
 
 from muster.probes.calls import watched
-from muster.probes.checks.result import numbers
+from muster.probes.kernel import number_lists
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.library.collective_finding import LibraryFinding, LibraryVerdict, StuckCollective
 from muster.probes.library.job_files import PROC, found_file, open_within, root_of
@@ -139,19 +139,16 @@ def judge_heartbeats(said: Mapping[int, Heartbeats], since: float, now: float) -
     if not stuck or not inside or now < first + stuck_s + LATE_S:
         return LibraryFinding(LibraryVerdict.UNDECIDED, f"HCCL: {text}")
     elsewhere = tuple(f"the rank on {who}" for who in stuck if who not in ranks)
-    waits = f"{_named(inside)} {'waits' if len(inside) == 1 else 'wait'} in a collective"
+    waits = f"{number_lists.ranks(inside)} {'waits' if len(inside) == 1 else 'wait'} in a collective"
     collective = StuckCollective("HCCL", "hccl:a collective", 0, inside, absent, elsewhere=elsewhere)
     return LibraryFinding(LibraryVerdict.ABSENT, f"HCCL: {text}; {waits}", absent, (collective,))
 
 
 def _sentence(kind: str, uids: Sequence[str], ranks: Mapping[str, int], stuck_s: float) -> str:
     here = sorted(ranks[uid] for uid in uids if uid in ranks)
-    names = ([_named(here)] if here else []) + [f"the rank on {uid}" for uid in sorted(uids) if uid not in ranks][:4]
+    others = [f"the rank on {uid}" for uid in sorted(uids) if uid not in ranks]
+    names = ([number_lists.ranks(here)] if here else []) + others[:4]
     return f"{', '.join(names)} {_WHAT[kind].format(stuck=stuck_s)}"
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)}"
 
 
 # --- in a thread ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ public analyzer (torch/distributed/flight_recorder) compares entries instead, wh
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from muster.probes.checks.result import numbers
+from muster.probes.kernel import number_lists
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.library.collective_finding import LibraryFinding, LibraryVerdict, StuckCollective, finding_of
 from muster.probes.library.flight_recorder import DEFAULT_GROUP, FlightDump, FlightGroup
@@ -39,8 +39,9 @@ def find_laggards(
         return LibraryFinding(LibraryVerdict.UNDECIDED, "no rank has two dumps of the flight recorder")
     moved = tuple(rank for rank in ranks if _standing(first[rank]) != _standing(second[rank]))
     if moved:
-        names = f"rank{'s' if len(moved) > 1 else ''} {numbers(moved)}"
-        return LibraryFinding(LibraryVerdict.MOVES, f"{names} advanced between two dumps", moved=moved)
+        return LibraryFinding(
+            LibraryVerdict.MOVES, f"{number_lists.ranks(moved)} advanced between two dumps", moved=moved
+        )
     dumps = {rank: second[rank] for rank in ranks}
     # Two groups of different ranks may have one name, where only their own ranks made them.
     found: defaultdict[tuple[str, tuple[int, ...]], dict[int, FlightGroup]] = defaultdict(dict)

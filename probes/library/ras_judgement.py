@@ -7,7 +7,7 @@ differ between ranks, and of which none moves (python/ray/train/v2/_internal/cal
 
 from collections.abc import Mapping, Sequence
 
-from muster.probes.checks.result import numbers
+from muster.probes.kernel import number_lists
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.library.collective_finding import (
     LibraryFinding,
@@ -43,7 +43,7 @@ def judge_answers(first: RasAnswer, second: RasAnswer, job: Mapping[int, int]) -
     changed = [one for identity, comm in after.items() for one in _moved(before[identity], comm)]
     if changed:
         moved = tuple(sorted({rank for one in changed if (rank := job_ranks.of(one)) is not None}))
-        who = f"rank{'s' if len(moved) > 1 else ''} {numbers(moved)}" if moved else "ranks on other nodes"
+        who = number_lists.ranks(moved) if moved else "ranks on other nodes"
         return LibraryFinding(
             LibraryVerdict.MOVES, f"{who} launched collectives between two answers of RAS", moved=moved
         )

@@ -10,7 +10,7 @@ import anyio
 
 from muster.probes.calls import watched
 from muster.probes.calls.script import ScriptEnd
-from muster.probes.checks.result import numbers
+from muster.probes.kernel import number_lists
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.stacks import normal, permission, pyspy, tasks
 from muster.probes.stacks.groups import grouped, main_thread
@@ -277,4 +277,4 @@ def _named(targets: Sequence[StackTarget]) -> str:
     ranks = {target.rank for target in targets}
     pids = [str(target.pid) for target in targets[:8]] + (["..."] if len(targets) > 8 else [])
     several = len(targets) > 1
-    return f"rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)} (pid{'s' if several else ''} {', '.join(pids)})"
+    return f"{number_lists.ranks(ranks)} (pid{'s' if several else ''} {', '.join(pids)})"

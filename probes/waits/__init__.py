@@ -6,7 +6,7 @@ rule and all readers of stacks use the same.
 """
 
 from muster.probes.waits.blame import AT_REST, IN_COLLECTIVE, Culprit, LibraryWait, blame, waits_for_others
-from muster.probes.waits.places import WORDS, RankStack, WaitKind, WaitPlace, place
+from muster.probes.waits.wait_places import WORDS, RankStack, WaitKind, WaitPlace, place
 
 __all__ = [
     "AT_REST",

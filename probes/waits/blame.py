@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from muster.probes.kernel.dataclass import dataclass
-from muster.probes.waits.places import WaitKind, WaitPlace
+from muster.probes.waits.wait_places import WaitKind, WaitPlace
 
 #: Most ranks that are blamed, as a share of all: of two halves nobody knows which is right.
 _FEW = 1 / 3

@@ -85,8 +85,6 @@ def again(method: str) -> str:
 def reasons(service: str, method: str) -> list[str]:
     """What it may fail with beside COMMON, in the order of the table. Raises ValueError for an unknown reason."""
     found = {errors_of.reason for errors_of in _raised(f"{service}.{method}")}
-    if method == "Start":  # the one limit that has its own reason
-        found = found - {errors.TooMany.reason} | {"TOO_MANY_JOBS"}
     known = [row.reason for row in REASONS]
     if wrong := found - {*known}:
         raise ValueError(f"{service}.{method}: no row of error_reasons.py for {wrong}")

@@ -18,7 +18,6 @@ from muster.supervisors.job.remains import Remains
 from muster.supervisors.job.stop_order import SAME_S, StopOrder, unrecorded
 from muster.supervisors.launch.service_processes import of_services
 from muster.supervisors.model import node_ends, verdict
-from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
 from muster.supervisors.model.states import SERVICE, STEP, Kind, StopCause, log_owner
 from muster.supervisors.system.ladder import KILL_WAIT_S, Climb
 
@@ -61,8 +60,7 @@ class Escalation:
         self._remains.look()
         if job.state.final:
             return
-        own = tuple(self._context.spec.grace_steps) or DEFAULT_GRACE_STEPS
-        grace = own if steps is None else tuple(float(s) for s in steps)
+        grace = self._context.spec.stop_steps(steps)
         now = process.uptime()
         up = now if up is None else min(up, now)
         left = sum(grace) - (now - up)

@@ -13,14 +13,13 @@ from muster.supervisors.job.remains import Remains
 from muster.supervisors.launch import spawning
 from muster.supervisors.launch.creation.underway import Waiting
 from muster.supervisors.launch.spawning import ProcessBuilder
-from muster.supervisors.model.job_logs import job_log_files
+from muster.supervisors.model.job_logs import is_ours, job_log_files
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.staging_progress import STEPS
 from muster.supervisors.model.states import Kind, Outcome, State
 from muster.supervisors.output import tee
-from muster.supervisors.output.job_output import is_ours
 from muster.supervisors.system.ladder import Climb
 from muster.supervisors.system.loop import Alarm
 

@@ -5,7 +5,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from muster.supervisors.launch import child, cpus, environment, job_services, user_folder
+from muster.probes.kernel import number_lists
+from muster.supervisors.launch import child, environment, job_services, user_folder
 from muster.supervisors.launch.child import Account, Confinement, ProcessSpec
 from muster.supervisors.launch.creation.new_processes import NewProcesses
 from muster.supervisors.launch.creation.underway import Waiting
@@ -192,7 +193,7 @@ class ProcessBuilder:
                     limits=tuple((name, int(value)) for name, value in spec.limits.items() if name in RESOURCES),
                     umask=self._umask,
                     nice=spec.nice,
-                    cpus=cpus.parse(rank.cpus) & mine,
+                    cpus=number_lists.parse(rank.cpus) & mine,
                     v1_cgroups=tuple(job.v1_cgroups.values()),
                     confinement=confined,
                     by_program=self._by_program,

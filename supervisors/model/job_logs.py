@@ -3,6 +3,7 @@
 The number is the rank's, JOB, or that of a service (states.py).
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,3 +55,18 @@ def fifo_of(paths: JobPaths, number: int) -> Path:
     if number == JOB:
         return paths.job_fifo
     return paths.fifo(number) if number > SERVICE else paths.service_fifo(service_number(number))
+
+
+def stamp(at: float) -> str:
+    """The time at the begin of a line, here, from seconds since the epoch."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)) + f".{int(at % 1 * 1000):03d}"
+
+
+def job_line(text: str) -> str:
+    """A line of the job's log by muster itself; a break of the line in it would pass for another's output."""
+    return f"{stamp(time.time())} [muster] {' '.join(text.splitlines())}\n"
+
+
+def is_ours(line: str) -> bool:
+    """Whether a line of the job's log is muster's own."""
+    return line[23:].startswith(" [muster] ")

@@ -6,6 +6,7 @@ the kinds of fields. Rules about several fields at once are in `launch/spec_rule
 
 import enum
 import json
+from collections.abc import Sequence
 from dataclasses import MISSING, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -94,7 +95,7 @@ class JobSpec:
         more="Everything from the first word that is not an option belongs to it.",
     )]
     card_count: Annotated[int, kind.Cards(
-        "N|I,J|all", "One rank per card: N free cards, the cards with these indices (3, is card 3 alone), or all.",
+        "N|I,J|all", "One rank per card: N free cards, the cards with these indices (`3,` means card 3 alone), or all.",
         more="Free cards are of one model, healthy ones first. Not together with `ranks`.", key="cards",
         api="cards.count", least=1, most=MAX_RANKS, unset="none, or `MA_NUM_GPUS` of `env`",
     )] = 0
@@ -232,7 +233,7 @@ class JobSpec:
         more="Below 0 needs a daemon that runs as root.",
     )] = 0
     no_new_privs: Annotated[str, kind.Choice(
-        "yes|no", "Whether no program of the job can gain privileges (sudo, setuid, file capabilities).",
+        "yes|no", "Keep programs of the job from gaining privileges (sudo, setuid, file capabilities).",
         more="[lock-down.md](../guides/lock-down.md#jobs)", allowed=YES_NO,
         unset="no; jobs of other users than the daemon's: what `[hardening]` says, yes",
     )] = ""
@@ -275,7 +276,7 @@ class JobSpec:
         option=None,
     )] = field(default_factory=dict)
     notify_webhook: Annotated[str, kind.Webhook(
-        "URL|@FILE", "Post this job's events there; @FILE holds the URL, which everybody may read in a command line.",
+        "URL|@FILE", "Post this job's events to URL, or to the URL in FILE: all users can read a command line.",
         more="[notify.md](../guides/notify.md)", api="notify.webhook", hide=without_secrets,
     )] = ""
     notify_events: Annotated[tuple[str, ...], kind.EventNames(
@@ -316,6 +317,10 @@ class JobSpec:
     def wants_cards(self) -> bool:
         """Whether it asks for cards, by count or by number, or for all."""
         return bool(self.card_count or self.card_indices or self.all_cards)
+
+    def stop_steps(self, asked: Sequence[float] | None = None) -> tuple[float, ...]:
+        """The steps of a stop, in seconds: those that were asked for; None: the job's own, or muster's."""
+        return tuple(map(float, asked)) if asked is not None else tuple(self.grace_steps) or DEFAULT_GRACE_STEPS
 
     def to_json(self) -> str:
         """Canonical: equal specs give equal text, also over versions that know more fields: defaults are left out."""

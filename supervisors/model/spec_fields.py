@@ -188,7 +188,7 @@ class Indices(Field):
         if not value:
             yield "", "is empty: give how many cards, or which"
         if len(set(value)) != len(value):
-            yield "", f"{list(value)}: names a card twice"
+            yield "", f"{list(value)}: names a card twice: name each once"
 
 
 class AllCards(Flag):
@@ -451,6 +451,6 @@ def _string_problems(part: str, value: str) -> Problems:
     if "\0" in value:
         yield part, "contains a NUL character, which no process can be given"
     elif size is None:
-        yield part, "is not text: it contains half of a character"
+        yield part, "contains a surrogate, half of a UTF-16 character: give text that UTF-8 can encode"
     elif size >= MAX_STRING:
         yield part, f"is longer than the {MAX_STRING - 1} bytes that the kernel allows"

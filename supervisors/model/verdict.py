@@ -9,7 +9,7 @@ from typing import Any
 from muster.probes.kernel import endings, process
 from muster.supervisors.model import node_ends
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
-from muster.supervisors.model.states import JOB, SERVICE, Outcome, State, StopCause, log_owner
+from muster.supervisors.model.states import SERVICE, Outcome, State, StopCause, log_owner
 
 #: Of muster's own failure and of an unknown outcome (docker's convention for the former).
 OWN_FAILURE = 125
@@ -135,16 +135,6 @@ def _not_known(ranks: tuple[int, ...]) -> str:
         return ""
     named = f"{', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
     return f"; ranks {named} ended while no supervisor was running; which of them failed first is unknown"
-
-
-def lost_output(number: int, lost: int, since: float, error: str, *, is_open: bool) -> str:
-    """A sentence about a gap in the output of a rank or service, or in the job's own log (JOB). `lost` in bytes,
-    `since` in seconds since the epoch."""
-    what = "the job's own log" if number == JOB else f"output of {log_owner(number)}"
-    at = time.strftime("%H:%M:%S", time.localtime(since))
-    if is_open:
-        return f"{what} has been lost since {at}: {lost} bytes so far: {error}"
-    return f"{lost} bytes of {what} were lost from {at} on: {error}"
 
 
 def first_failure(job: Job) -> Rank | None:

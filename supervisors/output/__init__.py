@@ -2,5 +2,6 @@
 
 Supervisors use `job_output.Output`; its parts are `tee`, `splicing`, `log_file`, `rotation`, `log_compressor` and
 `gaps`.
-Readers (the daemon) use `log_layout`, `log_reader`, `log_segments`, `log_removals`, `gzip_members` and `time_index`.
+Readers (the daemon) use `log_layout`, `log_reader`, `log_segments`, `log_removals`, `gzip_members`, `time_index` and
+`time_lookup`.
 """

@@ -9,12 +9,12 @@ import functools
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from muster.probes.kernel import process
 from muster.probes.kernel.process import FULL
-from muster.supervisors.model.job_logs import fifo_of, job_log_files, log_of, slot_of
+from muster.supervisors.model.job_logs import fifo_of, job_line, job_log_files, log_of, slot_of
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.states import JOB, Kind, log_owner
@@ -22,7 +22,6 @@ from muster.supervisors.output import rotation, tee
 from muster.supervisors.output.gaps import Count, Counts, Gap
 from muster.supervisors.output.log_file import Claims
 from muster.supervisors.output.log_layout import NEVER_ROTATED, Folder, Layout
-from muster.supervisors.output.log_segments import companions, removed_path
 from muster.supervisors.output.splicing import REST_S, Splicer
 from muster.supervisors.paths import Root
 from muster.supervisors.system.loop import Loop
@@ -398,45 +397,3 @@ class Output:
 
 def _log_of(number: int) -> str:
     return "the job's own log" if number == JOB else f"the log of {log_owner(number)}"
-
-
-def job_line(text: str) -> str:
-    """A line of the job's log by muster itself; a break of the line in it would pass for another's output."""
-    now = time.time()
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03d}"
-    return f"{stamp} [muster] {' '.join(text.splitlines())}\n"
-
-
-def is_ours(line: str) -> bool:
-    """Whether a line of the job's log is muster's own."""
-    return line[23:].startswith(" [muster] ")
-
-
-def set_aside(files: Iterable[tuple[Path, Path]]) -> None:
-    """Logs of these names (and time indexes), with what was rotated away from them, are the output of an earlier job
-    whose record was removed: they are kept under other names. All lie in one folder. Raises OSError."""
-    names = {log.name: (log, index) for log, index in files}
-    parts: dict[str, list[Path]] = {name: [] for name in names}
-    with contextlib.suppress(FileNotFoundError):
-        # Whatever is left of it: where only records of what was removed are, reading would begin behind their end.
-        for name, path in companions(next(iter(names.values()))[0].parent, names):
-            parts[name].append(path)
-    for name, (log, index) in names.items():
-        if os.path.lexists(log) and (parts[name] or log.lstat().st_size):
-            parts[name].append(log)
-        there = [*parts[name], *([index] if os.path.lexists(index) else [])]
-        if not there:
-            continue
-        aside = str(int(max(path.lstat().st_mtime for path in parts[name] or there)))
-        wanted = [*there, log, removed_path(log)]
-        while any(os.path.lexists(_aside(path, log, index, aside)) for path in wanted):  # two such jobs in one second
-            aside += "+"
-        for path in there:
-            path.rename(_aside(path, log, index, aside))
-
-
-def _aside(path: Path, log: Path, index: Path, aside: str) -> Path:
-    """The name of a file of a log that is set aside."""
-    if path == index:
-        return Path(f"{index}.{aside}")
-    return Path(f"{log}.{aside}{path.name.removeprefix(log.name)}")

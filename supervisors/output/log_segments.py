@@ -12,9 +12,10 @@ covers counts as removed, although its file may exist for another moment. So no 
 killed at any step leaves a whole log.
 """
 
+import contextlib
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from muster.probes.kernel.dataclass import dataclass
@@ -76,3 +77,33 @@ def forget(log: Path, start: int, end: int) -> None:
     path = segment_path(log, start, end)
     for name in (path, Path(f"{path}.gz"), Path(f"{path}.gz.part")):
         name.unlink(missing_ok=True)
+
+
+def put_aside(files: Iterable[tuple[Path, Path]]) -> None:
+    """Logs of these names (and time indexes), with what was rotated away from them, are the output of an earlier job
+    whose record was removed: they are kept under other names. All lie in one folder. Raises OSError."""
+    names = {log.name: (log, index) for log, index in files}
+    parts: dict[str, list[Path]] = {name: [] for name in names}
+    with contextlib.suppress(FileNotFoundError):
+        # Whatever is left of it: where only records of what was removed are, reading would begin behind their end.
+        for name, path in companions(next(iter(names.values()))[0].parent, names):
+            parts[name].append(path)
+    for name, (log, index) in names.items():
+        if os.path.lexists(log) and (parts[name] or log.lstat().st_size):
+            parts[name].append(log)
+        there = [*parts[name], *([index] if os.path.lexists(index) else [])]
+        if not there:
+            continue
+        aside = str(int(max(path.lstat().st_mtime for path in parts[name] or there)))
+        wanted = [*there, log, removed_path(log)]
+        while any(os.path.lexists(_aside(path, log, index, aside)) for path in wanted):  # two such jobs in one second
+            aside += "+"
+        for path in there:
+            path.rename(_aside(path, log, index, aside))
+
+
+def _aside(path: Path, log: Path, index: Path, aside: str) -> Path:
+    """The name of a file of a log that is set aside."""
+    if path == index:
+        return Path(f"{index}.{aside}")
+    return Path(f"{log}.{aside}{path.name.removeprefix(log.name)}")

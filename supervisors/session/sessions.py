@@ -106,7 +106,7 @@ class Sessions:
     def _on_exec(self, message: Message, client: ControlClient) -> Message | None:
         size = message.get("size")
         if type(size) is not int or not 0 < size <= MAX_REQUEST:
-            return _refusal(SessionRefused("INVALID", f"a request of {size!r} bytes: allowed are 1 to {MAX_REQUEST}"))
+            return _refusal(SessionRefused("INVALID", f"a request of {size!r} bytes: must have 1 to {MAX_REQUEST}"))
         body = bytearray()
 
         def read(data: bytes) -> None:

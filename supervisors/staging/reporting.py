@@ -22,7 +22,6 @@ class Reporting:
         self._told = StagingProgress(step)
         self._lock = threading.Lock()
         self._since = self._line_at = time.monotonic()
-        self._before = 0
 
     def say(self, text: str) -> None:
         """A line in the job's log."""
@@ -38,7 +37,7 @@ class Reporting:
 
     def begin(self, what: str) -> None:
         """One entry of the order is copied now."""
-        self._since, self._before = time.monotonic(), self._told.size_done
+        self._since = time.monotonic()
         with self._lock:
             self._told.now = self._mask(what)
         self.say(f"{what}: begins")

@@ -13,8 +13,8 @@ from muster.agent.text import plain
 from muster.probes.cards import visible
 from muster.probes.cards.accelerator import SLOT, Activity, Health, Holder, Reading
 from muster.probes.cards.driver import Seen, View
+from muster.probes.kernel import number_lists
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.launch import cpus
 from muster.supervisors.model.card_identity import own_number
 from muster.v1 import node_pb2
 
@@ -55,7 +55,7 @@ async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
             memory_bytes=card.memory_bytes,
             bus_id=card.bus_id,
             numa_node=card.numa_node,
-            cpus=cpus.shown(card.cpus),
+            cpus=number_lists.numbers(card.cpus),
             peers=card.peers,
             health=str(doubts.status(context.health.conditions, view, card.index)),
             held_by=plain(lease.held_by),

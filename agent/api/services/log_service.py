@@ -161,7 +161,8 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         if not found:
             for rank in request.offsets:
                 if rank not in chosen:
-                    found.append(Violation(f"offsets[{rank}]", "the request does not read this rank"))
+                    what = "the request does not read this rank: add it to ranks, or leave the offset out"
+                    found.append(Violation(f"offsets[{rank}]", what))
         if found:
             raise InvalidRequest(found)
         return [*chosen.values(), *([job_log] if request.job_log == log_pb2.JOB_LOG_INCLUDED else [])]
@@ -244,7 +245,8 @@ def _service(request: log_pb2.ReadLogsRequest, files: list[log_reading.RankLogFi
     """The log of the service that is asked for. Raises InvalidRequest."""
     found = []
     if request.ranks or request.offsets or request.events or request.HasField("attempt"):
-        found.append(Violation("service", "not together with ranks, offsets, events or an attempt"))
+        what = "not together with ranks, offsets, events or attempt: a service has one log; leave them out"
+        found.append(Violation("service", what))
     if request.service >= len(files):
         there = f"has services 0 to {len(files) - 1}" if files else "has no services"
         found.append(Violation("service", f"{request.service}: the job {there}"))

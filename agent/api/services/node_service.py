@@ -31,6 +31,7 @@ MAX_REASON = 1000
 MAX_WAIT_S = 30 * 86_400.0
 #: Cards that one request may name.
 MAX_CARDS = 256
+_GIVE_CARD = "give a number, UUID, serial number or bus id"
 
 
 class NodeService(node_pb2_grpc.NodeServiceServicer):
@@ -82,9 +83,9 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
     ) -> None:
         """See node.proto. Raises InvalidRequest, NoSuchCard, CannotReset, ResetUnderWay."""
         if not request.card:
-            raise InvalidRequest([Violation("card", "is empty: give a number, UUID, serial number or bus id")])
+            raise InvalidRequest([Violation("card", f"is empty: {_GIVE_CARD}")])
         if len(request.card) > MAX_REASON:
-            raise InvalidRequest([Violation("card", f"has {len(request.card)} characters: that is no card")])
+            raise InvalidRequest([Violation("card", f"has {len(request.card)} characters: {_GIVE_CARD}")])
         wanted = ResetRequest(
             by=access.named(context),
             wait_s=protobuf_times.bounded(request.wait, "wait", MAX_WAIT_S) if request.HasField("wait") else 0.0,

@@ -121,7 +121,7 @@ def _reported(told: "job_pb2.CheckResult", shown: Collection[int]) -> CheckResul
         raise InvalidRequest([Violation("results", f"{told.item!r}, {told.code!r}: no result of an active check")])
     number = told.device.removeprefix("card ")
     if not number.isdecimal() or int(number) not in shown:
-        raise InvalidRequest([Violation("results", f"{told.device!r}: no card of this node")])
+        raise InvalidRequest([Violation("results", f"{told.device!r}: must name a card of this node, as in 'card 0'")])
     code, meaning = explained(told.code)
     return CheckResult(
         told.item,

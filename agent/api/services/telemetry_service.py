@@ -155,7 +155,7 @@ class TelemetryService(TelemetryServiceServicer):
         start = _seconds(request.start, "start", found) if request.HasField("start") else end - _HOUR_S
         settings = self._server.config().telemetry
         if not found and start >= end:
-            found.append(Violation("start", "is not before the end"))
+            found.append(Violation("start", "is not before the end: give an earlier start, or a later end"))
         # Older rows do not exist, and a range that begins in 1970 must not make steps of a month.
         start = max(start, now - (settings.history_days + 1) * 86400)
         end = min(end, now + settings.readings_s)
@@ -163,7 +163,7 @@ class TelemetryService(TelemetryServiceServicer):
         if request.HasField("step"):
             step = protobuf_times.seconds(request.step, "step", found)
             if step <= 0:
-                found.append(Violation("step", f"{step:g} s: must be over 0"))
+                found.append(Violation("step", f"{step:g} s: must be above 0"))
             elif length / step > MAX_POINTS:
                 found.append(
                     Violation("step", f"{step:g} s gives {length / step:.0f} points: at most {MAX_POINTS} are allowed")

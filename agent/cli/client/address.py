@@ -122,6 +122,8 @@ class Address:
         except ConnectionRefusedError:
             what = "no process listens there: set `listen` in [tls] of the daemon's configuration"
             raise NoDaemon(f"no daemon at {self}: {what}", Why.REFUSED) from None
+        except TimeoutError:
+            raise NoDaemon(f"no daemon at {self}: no answer: see whether its node and musterd run", Why.OTHER) from None
         except OSError as error:
             raise NoDaemon(f"no daemon at {self}: {error.strerror or error}", Why.OTHER) from None
 

@@ -27,7 +27,8 @@ from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.slot_wait import NO_GOOD_TOKEN, SAY_S, SlotWait
 from muster.agent.cli.exits import BadSpec, CallFailed, CommandFailed, Exit, NoDaemon, Why
 from muster.agent.cli.printing import note
-from muster.client.own_token import OwnToken
+from muster.client.channel_options import OPTIONS, PINGING_OPTIONS
+from muster.client.own_token import OwnToken, by_command, claim
 from muster.probes.kernel.backoff import Backoff
 from muster.v1 import job_pb2, job_pb2_grpc
 
@@ -46,7 +47,6 @@ ANSWER_S = 30.0
 #: Seconds for which a command that follows or waits looks for a daemon that has exited (it may restart). A session
 #: holds its output for longer (LOST_S in supervisors/session/session.py).
 PATIENCE_S = 60.0
-_MAX_MESSAGE = 64 << 20
 #: Logs and events are read by two threads, and both calls fail at once where the daemon is killed.
 _FIRST_USE = threading.Lock()
 
@@ -59,20 +59,11 @@ class DaemonConnection:
     def __init__(self, address: Address) -> None:
         """Raises CommandFailed where a file of the address' TLS cannot be read."""
         self.address = address
-        options: list[tuple[str, Any]] = [
-            ("grpc.max_receive_message_length", _MAX_MESSAGE),
-            ("grpc.max_send_message_length", _MAX_MESSAGE),
-            ("grpc.enable_http_proxy", 0),  # a proxy of the environment is nothing for a socket of this node
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            # Also the time that an attempt may take: hundreds may look for a daemon that was restarted just now.
-            ("grpc.min_reconnect_backoff_ms", 10_000),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-        ]
         self.credentials = credentials_of(address)
         if self.credentials is not None:
-            self.channel = grpc.secure_channel(str(address), self.credentials, options=options)
+            self.channel = grpc.secure_channel(str(address), self.credentials, options=PINGING_OPTIONS)
         else:
-            self.channel = grpc.insecure_channel(str(address), options=options)
+            self.channel = grpc.insecure_channel(str(address), options=OPTIONS)
         self.jobs = job_pb2_grpc.JobServiceStub(self.channel)
         #: Whether a daemon has answered by now: if it disappears after that, it may come back.
         self.met = False
@@ -80,7 +71,7 @@ class DaemonConnection:
         self.quiet = False
         #: Whether the listener was full when that was looked at last.
         self._waits = False
-        self._claim = (("muster-caller", caller_name()),)
+        self._claim = claim(caller_name())
         self._token = OwnToken(address.path)
 
     @property
@@ -335,4 +326,4 @@ def caller_name() -> str:
         name = getpass.getuser()
     except (KeyError, OSError):  # a number without a name, as in containers
         name = f"uid {os.getuid()}"
-    return "".join(c for c in f"{name} (muster, pid {os.getpid()})" if c.isascii() and c.isprintable())
+    return by_command(name, os.getpid())

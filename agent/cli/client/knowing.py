@@ -76,12 +76,13 @@ def _named(folder: Path) -> JobPlace:
                 f"{run}: has {len(jobs)} jobs: name the folder of one, below {run}/state/jobs", Exit.USAGE
             )
     except PermissionError as error:
-        raise CommandFailed(f"{error.filename}: permission denied") from None
+        raise CommandFailed(f"{error.filename}: permission denied: run `muster report` as the folder's owner") from None
     except (FileNotFoundError, NotADirectoryError):
         raise CommandFailed(f"{folder}: no such folder", Exit.NO_SUCH_JOB) from None
     except OSError as error:
         raise CommandFailed(f"{folder}: cannot be read: {error.strerror}") from None
-    raise CommandFailed(f"{folder}: is not the folder of a job, nor of a kept run", Exit.NO_SUCH_JOB)
+    what = "is not the folder of a job, nor of a kept run: name STATE/jobs/ID, or the folder of a run"
+    raise CommandFailed(f"{folder}: {what}", Exit.NO_SUCH_JOB)
 
 
 def _kept(run: KeptRun, *, here: bool = False) -> JobPlace:

@@ -39,7 +39,8 @@ def new_root() -> Path:
             continue
         except OSError as error:
             raise CommandFailed(
-                f"{folder}: {error.strerror}: set TMPDIR to a folder with room", Exit.MUSTER_FAILED
+                f"cannot make a folder in {folder}: {error.strerror}: set TMPDIR to a folder with room",
+                Exit.MUSTER_FAILED,
             ) from None
     raise CommandFailed(
         f"no usable folder for temporary files: {trouble}; or set TMPDIR to another folder", Exit.MUSTER_FAILED
@@ -122,11 +123,11 @@ def write_report(root: Root, folder: Path) -> Path | None:
         os.close(trust.open_logs(folder))  # as the logs beside it: nobody else may choose where it goes
         writing.put(path, made.encode("utf-8", "replace"), 0o640)
     except Untrusted as error:
-        note(f"the report of this job is not written: {error}")
+        note(f"cannot write the report of this job: {error}")
     except OSError as error:
-        note(f"the report of this job cannot be written into {folder}: {error.strerror}")
+        note(f"cannot write the report of this job into {folder}: {error.strerror}")
     except Exception as error:  # a defect here must not become the job's
-        note(f"the report of this job could not be made: {error!r}")
+        note(f"cannot make the report of this job: a defect of muster: {error!r}")
     else:
         return path
     return None

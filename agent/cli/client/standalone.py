@@ -225,7 +225,7 @@ def bring_back(past: KeptRun) -> Iterator[Address]:
             shutil.copytree(past.state, places.state)
             own = Standalone(root, read_end, interrupts, past=past)
         except (OSError, shutil.Error) as error:
-            raise CommandFailed(f"{past.folder}: cannot be shown: {error}", Exit.MUSTER_FAILED) from None
+            raise CommandFailed(f"cannot show the run kept in {past.folder}: {error}", Exit.MUSTER_FAILED) from None
         own.wait_ready()
         yield own.address
     finally:

@@ -74,7 +74,7 @@ def check() -> None:
     "--cards",
     metavar="N|I,J",
     type=Parsed("cards", spec_values.cards),
-    help="Check N cards, or the cards with these numbers (3, is card 3 alone); default: all cards.",
+    help="Check N cards, or the cards with these numbers (`3,` means card 3 alone); default: all cards.",
 )
 @click.option(
     "--gate",
@@ -88,7 +88,7 @@ def check() -> None:
     "--format",
     "form",
     type=click.Choice(["line", "nhc", "npd", "prolog", "json"]),
-    help="With --gate: how to say it. nhc: only if not fit, as a reason for the scheduler. npd: in 80 bytes, for "
+    help="With --gate: form of the answer. nhc: only if not fit, as a reason for the scheduler. npd: in 80 bytes, for "
     "node-problem-detector. prolog: on stderr, and exit code 0 if unknown.  [default: line]",
 )
 @click.option(
@@ -97,12 +97,12 @@ def check() -> None:
     type=DURATION,
     default=f"{gate.WITHIN_S:g}s",
     show_default=True,
-    help="With --gate: without a daemon's answer for so long, it is unknown.",
+    help="With --gate: report unknown if the daemon does not answer within this time.",
 )
 @click.option(
     "--active",
     is_flag=True,
-    help="Also let free cards work for some seconds: are their results right, their speeds as they should be?",
+    help="Also run the active tests: free cards compute for some seconds, and their results and speeds are compared.",
 )
 @click.option("--user", metavar="NAME", default="", help="User of the ranks; default: the daemon's user.")
 @format_option
@@ -287,7 +287,7 @@ def _report(address: Address, results: "list[CheckResult]") -> None:
     except CommandFailed as failure:
         bad = sorted({r.device for r in of_cards if r.status is Status.CRITICAL})
         if bad:
-            note(f"no daemon knows that {', '.join(bad)} failed ({failure.message}): give it no jobs")
+            note(f"no daemon knows that {', '.join(bad)} failed ({failure.message}): give this node no jobs")
 
 
 def _remembered(root: "Root") -> "Inventory":

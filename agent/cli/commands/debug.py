@@ -76,7 +76,7 @@ def bundle(address: Address, file: Path | None) -> None:
                 _add(tar, name, data)
             _add(tar, "errors.txt", "".join(f"{line}\n" for line in errors).encode())
     except OSError as error:
-        raise CommandFailed(f"{file}: {error.strerror}") from None
+        raise CommandFailed(f"cannot write {file}: {error.strerror}: name another FILE") from None
     for line in errors:
         note(line)
     emit(f"{file}\n")

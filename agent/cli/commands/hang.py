@@ -87,7 +87,8 @@ def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: s
         else:
             emit(_text(change))
     for file in [file for file in bad if bad[file]]:
-        note(f"{file}: skipped {bad[file]} {'line' if bad[file] == 1 else 'lines'} without a telemetry record")
+        count = "1 line that is" if bad[file] == 1 else f"{bad[file]} lines that are"
+        note(f"{file}: skipped {count} no telemetry record")
     if any(bad.values()):
         raise click.exceptions.Exit(Exit.FAILURE)
 

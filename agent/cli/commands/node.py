@@ -32,7 +32,7 @@ def node(context: click.Context, address: Address, fit: bool, as_json: bool) -> 
     """
     if context.invoked_subcommand is not None:
         if fit:
-            raise click.UsageError("--fit asks a question: give it without a command")
+            raise click.UsageError("--fit only asks: give it without a command")
         return
     if fit:
         from muster.agent.cli import gate
@@ -151,7 +151,7 @@ def reset(
     with connect(address) as connection:
         if card is None:
             connection.call(connection.nodes.CancelReset, node_pb2.CancelResetRequest())
-            note("the reset ends; nothing was changed")
+            note("musterd ends the reset; no card was changed")
             return
         request = node_pb2.ResetCardRequest(
             card=utf8(card, "CARD"), stop_jobs=stop_jobs, force=force, skip_active=no_active
@@ -173,10 +173,11 @@ def _follow_reset(connection: "DaemonConnection", request: "node_pb2.ResetCardRe
         raise
     except CommandFailed:
         if last is not None:
-            note(f"the daemon left in the step {clean(last.step)}: `muster node` tells what became of the reset")
+            note(f"the daemon exited during the step {clean(last.step)}: `muster node` shows the state of the reset")
         raise
     if last is None or last.status != "completed":
-        raise CommandFailed(clean(last.text) if last is not None else "the daemon told nothing")
+        nothing = "the daemon reported no step: `muster node` shows the state of the reset"
+        raise CommandFailed(clean(last.text) if last is not None else nothing)
 
 
 def _show_step(told: "node_pb2.ResetCardResponse", as_json: bool) -> None:

@@ -11,7 +11,7 @@ from muster.agent.cli.printing import as_dict, emit, emit_json, note, on_termina
 from muster.agent.cli.spec import caller
 from muster.agent.cli.spec.job_spec import Draft
 from muster.agent.cli.spec.spec_options import spec_options
-from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, Boot, JobSpec
+from muster.supervisors.model.spec import Boot, JobSpec
 
 if TYPE_CHECKING:
     pass
@@ -31,7 +31,7 @@ RESTART_S = 5.0
     help="Run the job on these nodes together: for each daemon [NAME@]HOST[:PORT] (7443, with --tls-*) or unix:PATH.",
 )
 @click.option("--hosts-file", metavar="FILE", help="The same from a file with one host per line.")
-@click.option("--attach", metavar="JOB", help="With --hosts: take up a job again that was started there.")
+@click.option("--attach", metavar="JOB", help="With --hosts: attach to a job that was started there.")
 @click.option(
     "--no-boot-files",
     is_flag=True,
@@ -67,11 +67,12 @@ def run(
     executable is run by python3. (A daemon of another node, ranks of another user: as `start --help` says.)
 
     The ranks get a small default environment and the variables from --env. Without a daemon, or with --standalone,
-    muster starts a daemon for this job only, and the ranks get the whole environment of this command. With --hosts the
-    job has a part on each of these nodes, all or none of which begin; each line begins with `[NODE/RANK] `, and
-    --max-restarts starts all parts again. In a ModelArts
+    muster starts a daemon for this job only, and the ranks get the whole environment of this command. In a ModelArts
     container muster then replaces the ModelArts launcher: it uses the launcher's rank table, job name, log folder and
     working folder.
+
+    With --hosts each of these nodes runs a part of the job. All parts start, or none. Each line begins with
+    `[NODE/RANK] `, and --max-restarts restarts all parts.
 
     Exit code: the job's (128+n for a signal; of several ranks, the first failure's), 126 not executable, 127 not found,
     125 if muster itself failed. Before the job is accepted: 2 wrong usage or spec, 4 no daemon, 5 refused.
@@ -85,7 +86,7 @@ def run(
     show = (verbose or on_terminal()) and not quiet
     several = hosts is not None or hosts_file is not None
     if attach is not None and not several:
-        raise click.UsageError("--attach needs --hosts or --hosts-file: which daemons have the job")
+        raise click.UsageError("--attach needs --hosts or --hosts-file: name the daemons that have the job")
     try:
         if several:
             code = _on_several(draft, hosts, hosts_file, attach, alone, show=show, quiet=quiet, label=not no_label)
@@ -122,14 +123,15 @@ def _on_several(
     context = click.get_current_context()
     if alone or naming_option(context):
         other = "--standalone" if alone else naming_option(context)
-        raise click.UsageError(f"{other}: not together with --hosts, which names the daemons")
+        raise click.UsageError(f"{other}: not together with --hosts, which names the daemons: give only one of them")
     found = several.read(context, hosts, hosts_file)
     run = gang_run.GangRun(found, show=show, quiet=quiet, label=label)
     if attach is not None:
         if draft.asked.command:
             raise click.UsageError("--attach takes no command: the job has one")
         if draft.written:
-            raise click.UsageError(f"{next(iter(draft.written.values()))}: not with --attach: the job has its own")
+            option = next(iter(draft.written.values()))
+            raise click.UsageError(f"{option}: not with --attach, since the job has its own: leave it out")
         return run.attach(attach)
     return run.run(several.spec_of(draft, found), "master_port" in draft.written)
 
@@ -177,7 +179,7 @@ def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, lab
     from muster.agent.cli.client import standalone
     from muster.agent.cli.client.interrupts import Interrupts
 
-    grace_s = sum(spec.grace_steps or DEFAULT_GRACE_STEPS)
+    grace_s = sum(spec.stop_steps())
     with (
         Interrupts(hangup=True) as interrupts,
         standalone.bring(log_dir, grace_s, interrupts, spec.job_id, spec.node_rank) as own,

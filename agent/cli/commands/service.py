@@ -141,7 +141,7 @@ def _installed() -> "Iterator[Installed]":
         with alone(_RECORD) as files:
             yield files
     except OSError as error:
-        raise CommandFailed(f"{error.filename}: {error.strerror}") from error
+        raise CommandFailed(f"cannot change {error.filename}: {error.strerror}") from error
 
 
 def _take_back(files: "Installed", restart: bool, was_enabled: bool) -> None:

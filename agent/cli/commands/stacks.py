@@ -8,7 +8,7 @@ import click
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.parameters import WHOLE
 from muster.agent.cli.printing import as_dict, coloured, emit, emit_json, format_option
-from muster.agent.text import clean, numbers, table
+from muster.agent.text import clean, ranks, table
 
 if TYPE_CHECKING:
     from muster.v1 import job_pb2
@@ -65,8 +65,7 @@ def text(job: str, answer: "job_pb2.GetStacksResponse") -> Iterator[str]:
 
 def _group(group: "job_pb2.StackGroup", of: int) -> Iterator[str]:
     owners = group.owners
-    ranks = sorted({owner.rank for owner in owners})
-    head = f"rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)}: {len(owners)} of {of} processes"
+    head = f"{ranks({owner.rank for owner in owners})}: {len(owners)} of {of} processes"
     yield click.style(head, bold=True) if coloured() else head
     yield from _owners(owners)
     for line in group.stack.split("\n"):

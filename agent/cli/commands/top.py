@@ -97,7 +97,7 @@ def _record(connection: "DaemonConnection", job: str, path: str) -> None:
     try:
         fd = 1 if path == "-" else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise CommandFailed(f"--record: {path}: {error.strerror}", Exit.USAGE) from None
+        raise CommandFailed(f"--record: cannot open {path}: {error.strerror}", Exit.USAGE) from None
     try:
         for answer in connection.stream(connection.telemetry.RecordTelemetry, request):
             line = answer.line.encode() + b"\n"
@@ -108,7 +108,7 @@ def _record(connection: "DaemonConnection", job: str, path: str) -> None:
     except KeyboardInterrupt:
         pass
     except OSError as error:
-        raise CommandFailed(f"--record: {path}: {error.strerror}") from None
+        raise CommandFailed(f"--record: cannot write {path}: {error.strerror}") from None
     finally:
         if fd != 1:
             os.close(fd)

@@ -139,7 +139,7 @@ class GangRun:
                     raise self._not_started(failure, label_number(gang.parts[0].spec, ATTEMPT)) from None
             code = self._follow_all()[0]
             if missing := size - len(gang.parts):
-                note(f"of {missing} of {size} parts these hosts say nothing")
+                note(f"{missing} of {size} parts of the job are on other hosts: name all of them with --hosts")
             return code or (Exit.MUSTER_FAILED if missing else 0)
 
     # --- start --------------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def collect(hosts: Sequence[GangHost], job: str, *, colour: bool) -> MergedRepor
     reports = [found[host.label] for host in hosts]
     if all(report.found is None for report in reports):
         told = "; ".join(f"{report.host.label}: {report.failure}" for report in reports)
-        raise CommandFailed(f"no report of job {job}: {told}", Exit.NO_SUCH_JOB)
+        raise CommandFailed(f"no report of job {job} at these hosts: {told}", Exit.NO_SUCH_JOB)
     return merged(job, reports)
 
 

@@ -12,8 +12,8 @@ from muster.agent.jobs.cards import nearness
 from muster.agent.jobs.cards.doubts import Doubt
 from muster.agent.node.conditions import Condition
 from muster.probes.cards.accelerator import SLOT, Card
-from muster.probes.checks.result import numbers
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.number_lists import numbers
 from muster.supervisors.model.card_identity import number_now
 from muster.supervisors.model.spec import JobSpec
 

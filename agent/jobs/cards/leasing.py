@@ -23,9 +23,9 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.node.health import NodeHealth
 from muster.probes.cards import visible
 from muster.probes.cards.driver import Driver, What
-from muster.probes.checks.result import numbers
 from muster.probes.kernel import process
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.number_lists import numbers
 from muster.supervisors.model.card_identity import CardsNow, is_same, missing_of, numbers_now
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.system import lock

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.probes.cards.accelerator import SLOT, Card
-from muster.supervisors.launch import cpus
+from muster.probes.kernel import number_lists
 from muster.supervisors.launch.modes import boot, modelarts, ranktable
 from muster.supervisors.launch.modes.ranktable import RankTable
 from muster.supervisors.launch.modes.ranktable_json import RankTableError
@@ -63,7 +63,7 @@ def on_cards(
     parents = {str(card.index): card.parent for card in real if card.parent is not None}
     words = {str(card): word for card, word in visible.items() if word != str(card)}
     return {
-        "cpus": ["" if numbers >= mine else cpus.shown(numbers) for numbers in near],
+        "cpus": ["" if numbers >= mine else number_lists.numbers(numbers) for numbers in near],
         "card_nodes": {str(card.index): card.node for card in real if card.node and os.path.exists(card.node)},
         "card_uuids": {str(card.index): card.uuid for card in (*real, *owners) if card.uuid},
         "card_used": {str(card.index): used[card.index] for card in real if card.index in used},

@@ -27,7 +27,6 @@ from muster.supervisors.job.stop_order import StopOrder
 from muster.supervisors.launch import environment
 from muster.supervisors.launch.containment import Containment
 from muster.supervisors.model.lifecycle import Job, Rank
-from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import explain
 from muster.supervisors.system import cgroups, lock
@@ -87,7 +86,7 @@ class DamagedJob:
     async def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
         """Returns when no process of it lives, or the rest cannot be killed. If cancelled, the stop continues."""
         now = process.uptime()
-        given = steps if steps is not None else self.entry.spec.grace_steps or DEFAULT_GRACE_STEPS
+        given = self.entry.spec.stop_steps(steps)
         if self._order is None:
             # Set before anything is awaited: a later request shortens this stop.
             self._order = StopOrder("", given, by, reason, now)

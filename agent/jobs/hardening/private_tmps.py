@@ -12,8 +12,7 @@ import anyio
 import structlog
 
 from muster.agent import threads
-from muster.agent.host.operator_program import ENV
-from muster.probes.calls.script import Script
+from muster.probes.calls.script import ENV, Script
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.supervisors.launch.hardening import private_tmp

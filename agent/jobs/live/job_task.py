@@ -19,7 +19,6 @@ from muster.agent.link.connection import LinkLost, Refused
 from muster.agent.link.holds import Holds
 from muster.agent.link.supervisor_client import JournalChange
 from muster.probes.kernel.backoff import Backoff
-from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
 from muster.supervisors.supervision_errors import SupervisionError, explain
 
 #: Seconds until: a supervisor has taken a stop, else it is passed over; it leaves after its job's end; a link has held.
@@ -137,7 +136,7 @@ class JobTask:
                 while entry.job.stop is None and not (entry.job.concluded or entry.job.state.final):
                     await entry.changed.next()
                 return
-        given = steps if steps is not None else entry.spec.grace_steps or DEFAULT_GRACE_STEPS
+        given = entry.spec.stop_steps(steps)
         if entry.job.state.final:
             return
         if not self._before.ours:

@@ -21,10 +21,11 @@ from muster.agent.jobs.job_folder import HeldJob
 from muster.agent.jobs.live import rank_tables
 from muster.agent.link.nursery_client import NurseryClient
 from muster.probes.cards.accelerator import ASCEND
-from muster.probes.checks.result import CheckResult, Status, final_line, log_lines, numbers
+from muster.probes.checks.result import CheckResult, Status, final_line, log_lines
 from muster.probes.kernel import process
 from muster.probes.kernel.backoff import Backoff
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.number_lists import numbers
 from muster.supervisors.job import stop_order
 from muster.supervisors.launch import environment
 from muster.supervisors.launch.modes import ranktable
@@ -33,7 +34,7 @@ from muster.supervisors.launch.modes.ranktable_json import RankTableError
 from muster.supervisors.model import replay, restart
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
-from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, DEFAULT_READY_S, JobSpec
+from muster.supervisors.model.spec import DEFAULT_READY_S, JobSpec
 from muster.supervisors.model.states import Kind, State, StopCause
 from muster.supervisors.model.verdict import OWN_FAILURE, blames_node
 from muster.supervisors.paths import Root
@@ -297,7 +298,7 @@ class Unsupervised:
         job_folder.say_in_log(self._around.root, self._entry.job_id, self._entry.job, lines)
 
     def _stopped(self, order: _Order) -> list[Record]:
-        steps = order.steps if order.steps is not None else self._entry.spec.grace_steps or DEFAULT_GRACE_STEPS
+        steps = self._entry.spec.stop_steps(order.steps)
         summary = f"stopped by {order.by} before its ranks were made" + (f": {order.reason}" if order.reason else "")
         verdict = {
             "exit_code": 128 + signal.SIGTERM,

@@ -34,7 +34,7 @@ _KINDS = frozenset({"job.ended", *node_lanes.LOSSES})
 
 async def collect(root: Root, *, node: str = "", now: float | None = None) -> NodeOverview:
     """The last `telemetry.history_days` days up to `now` (seconds since the epoch; this moment). Raises only
-    cancellation: what cannot be read is said in `unknown`."""
+    cancellation: `unknown` says what cannot be read."""
     source = on_disk.sources(root, "")
     config, end = source.config(), time.time() if now is None else now
     axis = axis_of(end, config)

@@ -84,7 +84,7 @@ class Database(HistoryQueries):
 
     @classmethod
     def look(cls, path: Path, bounds: Bounds) -> "Database":
-        """Opens it for reading alone, whoever has it open. Raises DamagedHistory, sqlite3.Error, OSError."""
+        """Opens it for reading alone; others may have it open. Raises DamagedHistory, sqlite3.Error, OSError."""
         path.stat()
         # SQLite makes files beside it, unless it may take for granted that nobody writes: then nothing waits in a log.
         quiet, log = "mode=ro&immutable=1", Path(f"{path}-wal")

@@ -7,38 +7,16 @@ import msgspec
 
 from muster.probes.hang.hang_records import HELPER, RANK, Proc
 from muster.probes.hang.hang_settings import HangSettings
+from muster.probes.hang.tracks import proc_track
 from muster.probes.hang.tracks.card_track import NEVER
 from muster.probes.hang.tracks.level import Level
+from muster.probes.hang.tracks.proc_track import ENDED, NO_GROWTH, NOTHING, TRACED, ProcState
 from muster.probes.kernel.dataclass import dataclass
 
-#: States of a process that has ended.
-_ENDED = ("Z", "X", "x")
-#: State of a process that a debugger holds (proc(5): tracing stop).
-TRACED = "t"
 #: CPU time is counted in these.
 _TICK_S = 0.01
 #: Records with which a log must have grown before its rhythm is known, however many lines they brought.
 _LEAST_GROWTHS = 4
-#: A process that waits differently in one look of so many is still one that waits.
-_LOOKS_BETWEEN = 2
-
-
-class ProcState(msgspec.Struct):
-    """A process, as it was seen last. `since`: of the state D or T, None in any other; `other`: looks since then in
-    which it was in another state."""
-
-    role: str
-    at: float
-    cpu_s: float | None = None
-    rchar: float | None = None
-    wchar: float | None = None
-    read_bytes: float | None = None
-    write_bytes: float | None = None
-    state: str = ""
-    wchan: str = ""
-    held: str = ""
-    since: float | None = None
-    other: int = 0
 
 
 class Interval(msgspec.Struct, array_like=True):
@@ -137,7 +115,7 @@ class RankTrack(msgspec.Struct):
         what is counted was done before. `asked`: it was asked for a dump: that it reads, writes and logs says nothing.
         Returns why the rank began anew, or ""."""
         dt = now - self.at if self.at > NEVER else 0.0
-        leader = next((p.key for p in procs if p.role == RANK and p.state not in _ENDED), "")
+        leader = next((p.key for p in procs if p.role == RANK and p.state not in ENDED), "")
         here = {p.key for p in procs}
         # A launcher may give one rank several processes of that role: it began anew if another took its place.
         anew = bool(leader and self.leader and leader != self.leader and self.leader not in here)
@@ -146,29 +124,29 @@ class RankTrack(msgspec.Struct):
             self.at = now
         if leader and (anew or not self.leader):
             self.leader = leader
-        if any(p.role == RANK and p.state not in _ENDED for p in procs):
+        if any(p.role == RANK and p.state not in ENDED for p in procs):
             self.seen_at = now
         total = Interval(now, dt)
         grown: dict[str, tuple[float, ...]] = {}
         for proc in procs:
             before = self.procs.get(proc.key)
-            if before is not None and self._fell(before, proc):
+            if before is not None and proc_track.fell(before, proc):
                 why = why or f"counters of process {proc.pid} fell"
             elif before is not None and dt > 0:
-                grown[proc.key] = _growth(before, proc)
+                grown[proc.key] = proc_track.growth(before, proc)
             elif before is None and dt > 0 and not first and not anew and proc.key != self.leader:
                 # Made since the record before, so all that it did was done since. (Not so of the rank's own process,
                 # which was there, and may have been left out while it could not be read.)
-                grown[proc.key] = _capped(_growth(_NOTHING, proc), dt)
+                grown[proc.key] = proc_track.capped(proc_track.growth(NOTHING, proc), dt)
             if before is None or dt > 0:
-                self._keep(proc, before, now)
+                self.procs[proc.key] = proc_track.kept(proc, before, now)
             if (
                 proc.key != self.leader
                 and dt > 0
-                and grown.get(proc.key, _NO_GROWTH)[2] * s.period_s >= s.cpu_idle_s * dt
+                and grown.get(proc.key, NO_GROWTH)[2] * s.period_s >= s.cpu_idle_s * dt
             ):
                 self.worker_at = now - dt / 2
-            if proc.state not in _ENDED:
+            if proc.state not in ENDED:
                 self.io_at = now if proc.wchar is not None or proc.write_bytes is not None else self.io_at
                 self.cpu_at = now if proc.cpu_s is not None else self.cpu_at
         if procs:
@@ -197,40 +175,6 @@ class RankTrack(msgspec.Struct):
             self._mark(total, now, s)
         return why
 
-    def _fell(self, before: ProcState, proc: Proc) -> bool:
-        names = ("rchar", "wchar", "read_bytes", "write_bytes")
-        pairs = [(getattr(before, name), getattr(proc, name)) for name in names]
-        return any(old is not None and new is not None and new < old for old, new in pairs)
-
-    def _keep(self, proc: Proc, before: ProcState | None, now: float) -> None:
-        kept = ProcState(
-            proc.role,
-            now,
-            proc.cpu_s,
-            proc.rchar,
-            proc.wchar,
-            proc.read_bytes,
-            proc.write_bytes,
-            proc.state,
-            proc.wchan,
-        )
-        if before is not None:
-            # A reading that is missing once leaves the older one to count from.
-            for name in ("cpu_s", "rchar", "wchar", "read_bytes", "write_bytes"):
-                if getattr(kept, name) is None:
-                    setattr(kept, name, getattr(before, name))
-            kept.held, kept.since, kept.other = before.held, before.since, before.other
-        held = proc.state if proc.state in ("D", "T", TRACED) else ""
-        if held and held == kept.held:
-            kept.other = 0
-        elif held:
-            kept.held, kept.since, kept.other = held, (before.at + now) / 2 if before else now, 0
-        elif kept.held:
-            kept.other += 1
-            if kept.other >= _LOOKS_BETWEEN:
-                kept.held, kept.since, kept.other = "", None, 0
-        self.procs[proc.key] = kept
-
     def _forget(self, procs: Sequence[Proc], grown: dict[str, tuple[float, ...]], now: float, s: HangSettings) -> None:
         """Forgets processes that have exited. What one did is credited to its parent when that waits for it: this is no
         new doing of the parent's."""
@@ -238,7 +182,7 @@ class RankTrack(msgspec.Struct):
         for key, gone in list(self.procs.items()):
             if key in here:
                 continue
-            did = _growth(_NOTHING, gone)
+            did = proc_track.growth(NOTHING, gone)
             for other, growth in grown.items():
                 if any(did) and all(new >= old for new, old in zip(growth, did, strict=True)):
                     grown[other] = tuple(new - old for new, old in zip(growth, did, strict=True))
@@ -323,12 +267,12 @@ class RankTrack(msgspec.Struct):
         """Its own process has exited, and so has every process that works for it."""
         if not self.is_known or now - self.seen_at <= s.gone_s:
             return False
-        return not any(p.state not in _ENDED and now - p.at <= s.gone_s for p in self.procs.values())
+        return not any(p.state not in ENDED and now - p.at <= s.gone_s for p in self.procs.values())
 
     def has_ended(self) -> bool:
         """Its own process is a zombie: that is sooner seen than that it is missing."""
         leader = self.procs.get(self.leader)
-        return leader is not None and leader.state in _ENDED
+        return leader is not None and leader.state in ENDED
 
     def held(self, now: float, least_s: float, gone_s: float) -> list[Held]:
         """Its processes that have been in D or T for so long, the longest first."""
@@ -387,26 +331,6 @@ class RankTrack(msgspec.Struct):
             round(cpu * 60 / s.period_s, 2) if cpu is not None else None,
             round(sum(x.log for x in period) * to_minute) if self.log_bytes is not None else None,
         )
-
-
-_NO_GROWTH = (0.0, 0.0, 0.0, 0.0)
-_NOTHING = ProcState("", NEVER, 0.0, 0.0, 0.0, 0.0, 0.0)
-
-
-def _growth(before: ProcState, after: Proc | ProcState) -> tuple[float, float, float, float]:
-    """Bytes read and written, CPU seconds, bytes saved."""
-
-    def grown(name: str) -> float:
-        old, new = getattr(before, name), getattr(after, name)
-        return max(0.0, new - old) if old is not None and new is not None else 0.0
-
-    wchar, disk = grown("wchar"), grown("write_bytes")
-    return grown("rchar") + grown("read_bytes"), wchar + disk, grown("cpu_s"), max(wchar, disk)
-
-
-def _capped(growth: tuple[float, float, float, float], dt: float) -> tuple[float, float, float, float]:
-    read, written, cpu, saved = growth
-    return read, written, min(cpu, dt), saved
 
 
 def split(procs: Sequence[Proc], s: HangSettings) -> Mapping[int, list[Proc]]:

@@ -7,9 +7,10 @@ from functools import partial
 from muster.probes.calls import watched
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, SLOT
 from muster.probes.cards.driver import What
-from muster.probes.checks.result import CheckResult, Code, Status, numbers
+from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.kernel import pci
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.number_lists import numbers
 from muster.probes.kernel.pci import PciDevice
 from muster.probes.node.kernel_files import listed, text
 from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule, Roots, counted, everywhere

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     _Requests = queue.SimpleQueue[exec_pb2.ExecRequest | None]
 
-#: Seconds after which a writer looks again whether there is room; it is told before.
+#: Seconds after which a writer looks again whether there is room; usually a notice comes before.
 _LOOK_S = 0.5
 
 

@@ -15,6 +15,7 @@ from grpc import aio
 from muster.client import own_token
 from muster.client.async_client import Client
 from muster.client.blocking_client import BlockingClient
+from muster.client.channel_options import OPTIONS, PINGING_OPTIONS
 from muster.v1 import (
     event_pb2_grpc,
     exec_pb2_grpc,
@@ -26,29 +27,8 @@ from muster.v1 import (
 )
 
 _NO_CREDENTIALS = "{}: over TCP a daemon requires a client certificate: give credentials"
-#: A job of 4096 ranks is larger than the 4 MiB that gRPC takes by default. In bytes.
-_MAX_MESSAGE = 64 << 20
 #: Seconds that a daemon has to give a token; without one a call is made all the same.
 TOKEN_S = 1.0
-_OPTIONS: list[tuple[str, int]] = [
-    ("grpc.max_receive_message_length", _MAX_MESSAGE),
-    ("grpc.max_send_message_length", _MAX_MESSAGE),
-    # A proxy of the environment is nothing for a socket of this node.
-    ("grpc.enable_http_proxy", 0),
-    # A daemon that was restarted is found again within a second.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    # Also the time that an attempt may take: hundreds may look for a daemon that was restarted just now.
-    ("grpc.min_reconnect_backoff_ms", 10_000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
-#: A node without power does not end a stream, and who reads one waits: so pings ask whether it is there. The daemon
-#: allows one each 10 s.
-_PINGING_OPTIONS = [
-    *_OPTIONS,
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
-]
 
 
 def target(address: str) -> str:
@@ -68,9 +48,9 @@ async def connect(
     told = _Told(caller, where)
     interceptors = [kind(told) for kind in _KINDS]
     if credentials is not None:
-        made = aio.secure_channel(where, credentials, options=_PINGING_OPTIONS, interceptors=interceptors)
+        made = aio.secure_channel(where, credentials, options=PINGING_OPTIONS, interceptors=interceptors)
     elif where.startswith("unix:"):
-        made = aio.insecure_channel(where, options=_OPTIONS, interceptors=interceptors)
+        made = aio.insecure_channel(where, options=OPTIONS, interceptors=interceptors)
     else:
         raise ValueError(_NO_CREDENTIALS.format(address))
     async with made as channel:
@@ -94,9 +74,9 @@ def connect_blocking(
     `stub.Method.future(request, timeout=...)` does not block, so that one thread may ask many daemons at once."""
     where = target(address)
     if credentials is not None:
-        made = grpc.secure_channel(where, credentials, options=_PINGING_OPTIONS)
+        made = grpc.secure_channel(where, credentials, options=PINGING_OPTIONS)
     elif where.startswith("unix:"):
-        made = grpc.insecure_channel(where, options=_PINGING_OPTIONS)
+        made = grpc.insecure_channel(where, options=PINGING_OPTIONS)
     else:
         raise ValueError(_NO_CREDENTIALS.format(address))
     with made:
@@ -117,8 +97,7 @@ class _Told:
     """What each call says of who makes it."""
 
     def __init__(self, caller: str, where: str) -> None:
-        printable = "".join(char for char in caller if char.isascii() and char.isprintable())
-        self._claim = (("muster-caller", printable),) if printable else ()
+        self._claim = own_token.claim(caller)
         path = where.removeprefix("unix:").removeprefix("//") if where.startswith("unix:") else ""
         self._tokens = own_token.beside(Path(path)) if path else None
 

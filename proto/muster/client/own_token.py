@@ -1,5 +1,6 @@
-"""The token by which a daemon knows which user and process calls (docs/concepts/security.md, "Who calls"). It is of the
-contract: clients ask for it at `identity.sock`, beside the socket of the calls. Nothing but the standard library.
+"""Who calls: the name that a call claims, and the token by which a daemon knows which user and process makes it
+(docs/concepts/security.md, "Who calls"). Both are of the contract: clients ask for a token at `identity.sock`, beside
+the socket of the calls. Nothing but the standard library.
 """
 
 import json
@@ -13,8 +14,8 @@ ANSWER_S = 5.0
 _AGAIN_S = 0.02
 #: Seconds for which a process that got no token calls without one.
 AGAIN_S = 1.0
-#: The name of the token in a call's metadata.
-HEADER = "muster-token"
+#: The names of token and claim in a call's metadata.
+HEADER, CLAIM_HEADER = "muster-token", "muster-caller"
 _MOST = 4096
 
 
@@ -43,6 +44,17 @@ class OwnToken:
     def drop(self) -> None:
         """The daemon refuses it: the next call gets another one."""
         self._until = 0.0
+
+
+def claim(caller: str) -> tuple[tuple[str, str], ...]:
+    """For a call: its caller, as journal and events name it. gRPC carries printable ASCII only."""
+    printable = "".join(char for char in caller if char.isascii() and char.isprintable())
+    return ((CLAIM_HEADER, printable),) if printable else ()
+
+
+def by_command(user: str, pid: int) -> str:
+    """What the command `muster` claims: the name of its user (`uid N` for a number without a name), and its process."""
+    return f"{user} (muster, pid {pid})"
 
 
 def beside(path: Path) -> Path:

@@ -10,7 +10,7 @@ from muster.v1 import event_pb2, exec_pb2, job_pb2, log_pb2
 ANSWER_S = 60.0
 #: Seconds for which a stream that was cut looks for the next daemon.
 SEARCH_S = 60.0
-#: Seconds that one call of a longer wait takes at most: whoever waits for days finds a dead connection soon.
+#: Seconds that one call of a longer wait takes at most: a wait of days finds a dead connection soon.
 SLICE_S = 60.0
 
 

@@ -17,7 +17,7 @@ from muster.v1 import job_pb2
 
 #: Names the node of the first replica, for the macro rank0_env; every replica has it.
 RANK0_HOST = "TORCHX_RANK0_HOST"
-#: Labels of a job. By these every command finds an app, whoever submitted it.
+#: Labels of a job. By these every command finds an app of any submitter.
 APP, SESSION, ROLE, REPLICA, REPLICAS, PART, SIZE, IMAGE = (
     f"torchx-{name}" for name in ("app", "session", "role", "replica", "replicas", "part", "size", "image")
 )

@@ -153,7 +153,7 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
         return response(app)
 
     def list(self, cfg: object = None) -> "List[ListAppResponse]":  # noqa: UP006
-        """The apps of all daemons that are named, whoever submitted them; the newest first."""
+        """The apps of all daemons that are named, of any submitter; the newest first."""
         known = self._chosen()
         everywhere = [known] if known.hosts else submitted.recall_all()
         if not everywhere:
@@ -217,7 +217,7 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
 
     def _end_the_rest(self, app: FoundApp) -> None:
         """A replica that has ended, other than well, does not come back: stops the others, which wait for it. Only the
-        process that submitted the app does so: whoever merely looks changes nothing."""
+        process that submitted the app does so: a mere look changes nothing."""
         failed = first_failed(app.parts)
         if failed is None or all(part.job.state in FINAL or _stopping(part) for part in app.parts):
             return

@@ -149,7 +149,7 @@ static u64 strings(struct message *m, const struct step *step)
 
 static const char *next(const char *text) { return text + length(text) + 1; }
 
-/* Whether a step is what it should be, so that whoever carries it out need not look. */
+/* Whether a step is what it should be, so that its execution need not look. */
 static int sound(struct message *m, const struct step *step)
 {
     static const u8 needed[] = {

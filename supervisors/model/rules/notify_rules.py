@@ -37,7 +37,7 @@ def webhook_problem(url: str) -> str:
     from urllib.parse import urlsplit
 
     if len(url) > MAX_URL:
-        return f"has {len(url)} characters: allowed are {MAX_URL}"
+        return f"has {len(url)} characters: at most {MAX_URL} are allowed"
     if not url.isascii() or any(c.isspace() or not c.isprintable() for c in url):
         return "has a character that no URL has (a blank, a control character, or one beyond ASCII): write it as %XX"
     try:
@@ -50,7 +50,7 @@ def webhook_problem(url: str) -> str:
     if not host:
         return f"{parts.scheme}://...: names no host"
     if port == 0:
-        return f"{shown(url)}: allowed are ports 1 to 65535"
+        return f"{shown(url)}: the port must be 1 to 65535"
     if parts.username is not None or parts.password is not None:
         return f"{shown(url)}: must not have a user or a password before the host: use the path or the query instead"
     if "#" in url:
@@ -70,7 +70,7 @@ def events_problem(names: Collection[str], allowed: Iterable[str]) -> str:
 def secret_problem(secret: str) -> str:
     """What is wrong with the secret that signs notifications, in one sentence without the secret; empty: nothing is."""
     if (size := len(secret.encode("utf-8", "surrogatepass"))) > MAX_SECRET:
-        return f"has {size} bytes: allowed are {MAX_SECRET}"
+        return f"has {size} bytes: at most {MAX_SECRET} are allowed"
     if any(character in secret for character in "\0\r\n"):
         return "has a NUL or the end of a line in it: it is one line of text"
     return ""

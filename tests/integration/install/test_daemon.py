@@ -218,7 +218,7 @@ def test_a_configuration_on_a_file_system_that_hangs(daemon: Daemon, tmp_path: P
     try:
         daemon.config.unlink()
         daemon.config.symlink_to(tmp_path / "musterd.toml")  # nobody serves it
-        reload(daemon, f"{daemon.config}: cannot be read: does not answer within")
+        reload(daemon, f"cannot read {daemon.config}: its disk did not answer within")
         daemon.config.unlink()
         daemon.config.write_text(good)
         reload(daemon, "")

@@ -302,7 +302,7 @@ def test_settings_that_jobs_would_trip_over_are_no_good_configuration(make_daemo
         told = f"seccomp_profile in [hardening]: '{profile}': {said}"
         assert bad.returncode == 1 and told in bad.stderr, bad.stderr
     os.kill(daemon.pid, signal.SIGHUP)
-    eventually(lambda: f"the one before is in force: {told}" in " ".join(daemon.cli("node").stdout.split()))
+    eventually(lambda: f"the previous one stays in force: {told}" in " ".join(daemon.cli("node").stdout.split()))
     assert seen(daemon, "y", user=NOBODY)["seccomp"] == "0"
     daemon.kill(signal.SIGTERM)
     began = subprocess.run(check_command(daemon)[:-1], capture_output=True, text=True, timeout=60, check=False)

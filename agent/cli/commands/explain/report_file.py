@@ -105,7 +105,9 @@ def _of_node(address: Address, form: str) -> tuple[str, str]:
             f"{root.jobs}: permission denied: run `muster report` as the user of musterd (root)"
         ) from None
     except OSError as error:
-        raise CommandFailed(f"{root.jobs}: cannot be read: {error.strerror}: no daemon has run here") from None
+        raise CommandFailed(
+            f"cannot read {root.jobs}: {error.strerror}: name the folder of a daemon with --root"
+        ) from None
     made = anyio.run(lambda: node_gathering.collect(root))
     return yaml_text(writing.built(made)) if form == "yaml" else node_writing.text(made, form), made.node
 
@@ -119,7 +121,7 @@ def _save(file: Path, text: str) -> None:
     try:
         writing.write(file, text, 0o666 & ~umask)
     except OSError as error:
-        raise CommandFailed(f"{file}: cannot be written: {error.strerror}") from None
+        raise CommandFailed(f"cannot write {file}: {error.strerror}: name another file with -o") from None
     if not writing.is_special(file):
         emit(f"{file}\n")
 

@@ -97,7 +97,7 @@ def _try(file: Path, log: str | None, as_json: bool) -> None:
     elif own.rows:
         emit(table(["SIGNATURE", "KIND", "ROLE", "PRIORITY"], [_row(one) for one in own.signatures]))
     elif not own.problems:
-        note(f"{file} has no signatures")
+        note(f"{file} has no signatures: each begins with the line [[signature]]")
     if own.problems:
         raise click.exceptions.Exit(Exit.FAILURE)
 
@@ -110,7 +110,7 @@ def _show(own: "Table", text: bytes, as_json: bool) -> None:
     text = without_escapes(text).data
     found = scan(text, with_own(own), until=time.monotonic() + TRIED_S)
     if not found.whole:
-        note(f"the log was not searched to its end: that took over {TRIED_S:g} s")
+        note(f"muster searched only a part of the log: the search took over {TRIED_S:g} s")
     mine = {one.id for one in own.signatures}
     hits = [(text.count(b"\n", 0, hit.at) + 1, hit) for hit in found.hits]
     if as_json:

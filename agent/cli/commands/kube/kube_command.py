@@ -69,7 +69,7 @@ def _key(written: str) -> str:
     type=DURATION,
     default="60s",
     show_default=True,
-    help="A node that was not fit counts as fit, and a known one as unknown, once that has lasted so long.",
+    help="Report a node as fit again, or as unknown, only when that has lasted for this time.",
 )
 @click.option(
     "--heartbeat",
@@ -77,7 +77,7 @@ def _key(written: str) -> str:
     type=DURATION,
     default="5m",
     show_default=True,
-    help="Confirm the condition so often.",
+    help="Renew the heartbeat of the condition at this interval.",
 )
 @click.option(
     "--at-end",

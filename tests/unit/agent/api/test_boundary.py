@@ -266,7 +266,7 @@ def raising(error):
         (errors.CardBusy("card 3 is held by job a"), "FAILED_PRECONDITION", "CARD_BUSY", None),
         (errors.NoSuchCard("card 9"), "FAILED_PRECONDITION", "NO_SUCH_CARD", None),
         (errors.JobNotEnded("x"), "FAILED_PRECONDITION", "JOB_NOT_ENDED", None),
-        (errors.TooMany("jobs", 64), "RESOURCE_EXHAUSTED", "TOO_MANY_JOBS", 5.0),
+        (errors.TooManyJobs(64), "RESOURCE_EXHAUSTED", "TOO_MANY_JOBS", 5.0),
         (errors.TooMany("stacks", 4), "RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS", 5.0),
         (errors.NoSlot("watchers", 4, "a.sock"), "RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS", 1.0),
         (errors.NoSlot("commands", 4, "a.sock", reason="TOO_MANY"), "RESOURCE_EXHAUSTED", "TOO_MANY", 1.0),

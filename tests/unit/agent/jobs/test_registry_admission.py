@@ -36,8 +36,8 @@ def test_a_spec_that_is_too_large():
         ({"action": "stop"}, {"hang[action]": "on_hang sets the action"}),
         ({"hung_s": "soon", "rule": "x"}, {"hang[hung_s]": "'soon': must be a number", "hang[rule]": "full or plain"}),
         ({"hung_s": "nan"}, {"hang[hung_s]": "must be a number, 0.1 to"}),
-        ({"min_samples": "9" * 400}, {"hang[min_samples]": "has 400 characters: allowed are 32"}),
-        ({"file_system_waits": "x" * 5000}, {"hang[file_system_waits]": "allowed are 4096"}),
+        ({"min_samples": "9" * 400}, {"hang[min_samples]": "has 400 characters: at most 32 are allowed"}),
+        ({"file_system_waits": "x" * 5000}, {"hang[file_system_waits]": "at most 4096 are allowed"}),
         ({"hung_s": "900", "suspect_s": "1000"}, {"hang[hung_s]": "must be at least suspect_s, which is 1000"}),
         # The one that misses another is not told beside that.
         ({"suspect_s": "1000", "hung_s": "1e9"}, {"hang[hung_s]": "0.1 to 2592000"}),

@@ -158,7 +158,7 @@ def test_what_is_wrong_is_named(message, expected):
 
 def test_durations_out_of_bounds_are_refused():
     assert protobuf_times.bounded(Duration(), "grace", 10) == 0
-    with pytest.raises(InvalidRequest, match="-1 s: allowed are 0 to 10 s"):
+    with pytest.raises(InvalidRequest, match="-1 s: must be 0 to 10 s"):
         protobuf_times.bounded(Duration(seconds=-1), "grace", 10)
     with pytest.raises(InvalidRequest, match="no valid"):
         protobuf_times.bounded(Duration(nanos=2_000_000_000), "grace", 10)

@@ -18,6 +18,12 @@ from muster.supervisors.paths import JobPaths
 CARDS = {i: Card(i, NVIDIA, f"GPU-{i}", "H100", 80 << 30, f"0000:{i + 0x9D:02x}:00.0", 1) for i in range(4)}
 
 
+class FakeDriver:
+    """Shows these cards."""
+
+    view = View(kind=NVIDIA, cards=CARDS)
+
+
 class Watch:
     """Says of these jobs that these ranks are slow."""
 
@@ -36,7 +42,7 @@ def job(name: str, *cards: int) -> Entry:
 
 def shown(watch: Watch, *jobs: Entry) -> list[tuple[str, str, float]]:
     page = Page()
-    SlowMetrics(watch, lambda: jobs, lambda: View(kind=NVIDIA, cards=CARDS)).fill(page)
+    SlowMetrics(watch, lambda: jobs, FakeDriver()).fill(page)
     families = text_string_to_metric_families(page.text(openmetrics=False).decode())
     return [(one.name, one.labels.get("card", ""), one.value) for family in families for one in family.samples]
 

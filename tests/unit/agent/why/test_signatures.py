@@ -12,14 +12,14 @@ from muster.agent.why.causes.causes_said import VAGUE
 from muster.agent.why.signature_patterns import MAX_WAYS, BadPattern, compiled
 from muster.agent.why.signatures import Hit, Scan
 
-#: Output of a failing rank, and the signature that is to be taken for its reason: the root of the highest priority, or
-#: what follows from another's failure.
 #: What torch_npu raises when a stream fails, and the line that it writes then.
 SYNCHRONIZE = (
     "RuntimeError: synchronize:build/CMakeFiles/torch_npu.dir/compiler_depend.ts:361 NPU function error: "
     "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream()), error code is {}\n"
 )
 ERR = "(PID:17096, Device:5, RankID:5) ERR00100 PTA call acl api failed"
+#: The signature that is to be taken for the reason, and output of a failing rank: the root of the highest priority, or
+#: what follows from another's failure.
 SAMPLES = [
     # facebookresearch/detectron2#2848, ErlerPhilipp/points2surf#17, LiuHC0428/LAW-GPT#33, NVIDIA/nvidia-docker#1730
     (
@@ -811,12 +811,12 @@ def test_an_operator_replaces_a_signature(write: Callable[[str, str], Path]) -> 
         ("signature = 3\n", "left out"),
         ("[[signatures]]\n", "unknown field"),
         (OWN.replace('cause = "The license server has no seat left."\n', ""), "cause"),
-        (OWN.replace('"network"', '"weather"'), "weather"),
+        (OWN.replace('"network"', '"weather"'), "kind = 'weather': must be one of job, environment, memory, "),
         (OWN.replace("LICENSE-42: no", "LICENSE.*no"), "without a bound"),
         (OWN.replace("priority = 88", "priority = 880"), "100"),
         (OWN.replace("our-license-server", "Our License"), "id"),
         (OWN + OWN, "two signatures with this id"),
-        (OWN.replace("priority = 88", "prioritaet = 88"), "prioritaet"),
+        (OWN.replace("priority = 88", "prioritaet = 88"), "unknown key 'prioritaet': must be one of id, match, "),
     ],
 )
 def test_a_bad_file_is_reported_and_costs_nothing_else(write: Callable[[str, str], Path], text: str, told: str) -> None:

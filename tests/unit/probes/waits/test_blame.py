@@ -7,7 +7,7 @@ import pytest
 from muster.probes.stacks import ProcessStacks
 from muster.probes.stacks.rank_stacks import of_ranks
 from muster.probes.waits import Culprit, blame, place
-from tests.unit.probes.waits.test_places import REDUCE, USER, process
+from tests.unit.probes.waits.test_wait_places import REDUCE, USER, process
 
 LOCK = "guilty_lock (train.py:11)"
 

@@ -16,6 +16,7 @@ from muster.supervisors.job.remains import Remains
 from muster.supervisors.job.stop_order import StopOrder
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.replay import apply
+from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import State, StopCause
 from muster.supervisors.paths import Root
 
@@ -32,7 +33,7 @@ class Desk:
         self._before = before
         context = SimpleNamespace(
             root=self.root,
-            spec=SimpleNamespace(job_id="job", grace_steps=()),
+            spec=JobSpec("job", ()),
             job=self.job,
             nonce="n",
             ledger=self,

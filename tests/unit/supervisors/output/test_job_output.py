@@ -11,17 +11,16 @@ from typing import Any, cast
 import pytest
 
 from muster.probes.kernel import process
-from muster.supervisors.model.job_logs import job_log_files
+from muster.supervisors.model.job_logs import job_line, job_log_files
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.replay import apply
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output import tee
-from muster.supervisors.output.job_output import GAP_AGAIN_S, Output, job_line, set_aside
+from muster.supervisors.output.job_output import GAP_AGAIN_S, Output
 from muster.supervisors.output.log_file import LogFile
 from muster.supervisors.output.log_layout import Folder
-from muster.supervisors.output.log_removals import record_removal, removals
-from muster.supervisors.output.log_segments import removed_path, segment_path
+from muster.supervisors.output.log_removals import removals
 from muster.supervisors.paths import Root
 from muster.supervisors.system import settings_file
 from muster.supervisors.system.loop import Loop
@@ -481,61 +480,6 @@ def test_what_is_closed_is_no_longer_looked_at(desk):
     desk.output.close()
     assert (desk.callbacks, desk.output.fds()) == ({}, [])
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_an_empty_file_is_not_set_aside(tmp_path):
-    log, index = tmp_path / "log", tmp_path / "idx"
-    set_aside([(log, index)])
-    log.touch()
-    set_aside([(log, index)])
-    assert os.listdir(tmp_path) == ["log"]
-    log.write_text("x")
-    index.write_text("y")
-    os.utime(log, (7, 7))
-    set_aside([(log, index)])
-    assert sorted(os.listdir(tmp_path)) == ["idx.7", "log.7"]
-
-
-def test_what_was_rotated_away_is_set_aside_with_its_log(tmp_path):
-    log, other, index = tmp_path / "log", tmp_path / "log2", tmp_path / "idx"
-    log.touch()
-    other.write_text("x")
-    index.write_text("i")
-    segment_path(log, 0, 3).write_text("abc")
-    record_removal(log, 0, 3, "test")
-    segment_path(log, 3, 5).write_text("de")
-    for path in tmp_path.iterdir():
-        os.utime(path, (8, 8))
-    set_aside([(log, index), (tmp_path / "log2", tmp_path / "idx2")])
-    set_aside([(log, index), (tmp_path / "log2", tmp_path / "idx2")])
-    aside = tmp_path / "log.8"
-    (layout,) = Folder(tmp_path).look([aside])
-    assert [(p.start, p.end) for p in layout.pieces] == [(3, 5), (5, 5)]
-    assert {p.name for p in tmp_path.iterdir()} >= {"log.8", "log2.8", "idx.8", "log.8.removed"}
-    assert Folder(tmp_path).look([log])[0].end == 0
-    log.write_text("y")
-    os.utime(log, (8, 8))
-    set_aside([(log, index)])
-    assert (tmp_path / "log.8+").read_text() == "y"
-
-
-def test_all_that_is_left_of_an_earlier_job_is_set_aside(tmp_path):
-    log, index = tmp_path / "log", tmp_path / "idx"
-    record_removal(log, 0, 9, "test")  # all of it was removed
-    os.utime(removed_path(log), (8, 8))
-    set_aside([(log, index)])
-    assert os.listdir(tmp_path) == ["log.8.removed"]
-    segment_path(log, 9, 12).write_text("abc")  # somebody removed the rest
-    os.utime(segment_path(log, 9, 12), (8, 8))
-    log.touch()
-    index.write_text("i")  # times of output that is not there would be taken for those of the next
-    os.utime(log, (8, 8))
-    os.utime(index, (8, 8))
-    set_aside([(log, index)])
-    assert sorted(os.listdir(tmp_path)) == [
-        "idx.8+", "log.8+", "log.8+.0000000000000009-0000000000000012", "log.8.removed"
-    ]  # fmt: skip
-    assert Folder(tmp_path).look([log])[0].end == 0
 
 
 # --- large logs -------------------------------------------------------------------------------------------------------

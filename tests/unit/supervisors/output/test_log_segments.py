@@ -24,7 +24,7 @@ from muster.supervisors.output.log_compressor import compress
 from muster.supervisors.output.log_layout import Folder, Layout
 from muster.supervisors.output.log_reader import Reader
 from muster.supervisors.output.log_removals import record_removal, removals, remove
-from muster.supervisors.output.log_segments import Piece, companions, removed_path, segment_path
+from muster.supervisors.output.log_segments import Piece, companions, put_aside, removed_path, segment_path
 
 
 def data(start: int, end: int) -> bytes:
@@ -597,3 +597,61 @@ def test_readers_see_the_right_bytes_over_all_changes_of_the_files(log, packs):
             thread.join()
     assert wrong == []
     assert most[0] == end
+
+
+# --- files of an earlier job ------------------------------------------------------------------------------------------
+
+
+def test_an_empty_file_is_not_set_aside(tmp_path):
+    log, index = tmp_path / "log", tmp_path / "idx"
+    put_aside([(log, index)])
+    log.touch()
+    put_aside([(log, index)])
+    assert os.listdir(tmp_path) == ["log"]
+    log.write_text("x")
+    index.write_text("y")
+    os.utime(log, (7, 7))
+    put_aside([(log, index)])
+    assert sorted(os.listdir(tmp_path)) == ["idx.7", "log.7"]
+
+
+def test_what_was_rotated_away_is_set_aside_with_its_log(tmp_path):
+    log, other, index = tmp_path / "log", tmp_path / "log2", tmp_path / "idx"
+    log.touch()
+    other.write_text("x")
+    index.write_text("i")
+    segment_path(log, 0, 3).write_text("abc")
+    record_removal(log, 0, 3, "test")
+    segment_path(log, 3, 5).write_text("de")
+    for path in tmp_path.iterdir():
+        os.utime(path, (8, 8))
+    put_aside([(log, index), (tmp_path / "log2", tmp_path / "idx2")])
+    put_aside([(log, index), (tmp_path / "log2", tmp_path / "idx2")])
+    aside = tmp_path / "log.8"
+    (kept,) = Folder(tmp_path).look([aside])
+    assert [(p.start, p.end) for p in kept.pieces] == [(3, 5), (5, 5)]
+    assert {p.name for p in tmp_path.iterdir()} >= {"log.8", "log2.8", "idx.8", "log.8.removed"}
+    assert Folder(tmp_path).look([log])[0].end == 0
+    log.write_text("y")
+    os.utime(log, (8, 8))
+    put_aside([(log, index)])
+    assert (tmp_path / "log.8+").read_text() == "y"
+
+
+def test_all_that_is_left_of_an_earlier_job_is_set_aside(tmp_path):
+    log, index = tmp_path / "log", tmp_path / "idx"
+    record_removal(log, 0, 9, "test")  # all of it was removed
+    os.utime(removed_path(log), (8, 8))
+    put_aside([(log, index)])
+    assert os.listdir(tmp_path) == ["log.8.removed"]
+    segment_path(log, 9, 12).write_text("abc")  # somebody removed the rest
+    os.utime(segment_path(log, 9, 12), (8, 8))
+    log.touch()
+    index.write_text("i")  # times of output that is not there would be taken for those of the next
+    os.utime(log, (8, 8))
+    os.utime(index, (8, 8))
+    put_aside([(log, index)])
+    assert sorted(os.listdir(tmp_path)) == [
+        "idx.8+", "log.8+", "log.8+.0000000000000009-0000000000000012", "log.8.removed"
+    ]  # fmt: skip
+    assert Folder(tmp_path).look([log])[0].end == 0
