@@ -100,13 +100,15 @@ class JobMoment(Readings):
 
     @cached_property
     def quiet_since(self) -> float:
-        """The last sign of life but traces of CPU time, which ranks that wait in a collective take, too."""
-        more = (strength for strength in Strength if strength is not Strength.TRACE)
+        """The last sign of life but traces of CPU time, which ranks that wait in a collective take, too, and the
+        network of the node, which others use, too."""
+        more = (strength for strength in Strength if strength not in (Strength.TRACE, Strength.NETWORK))
         return max(self.job.begun_at, self.signs.last(*more))
 
     @cached_property
     def only_stirs(self) -> bool:
-        """The job has no card, its logs lost their rhythm, and nothing but traces of CPU time is seen since."""
+        """The job has no card, its logs lost their rhythm, and nothing but traces of CPU time, or traffic of the node,
+        is seen since."""
         return not self.looks and self.lost_rhythm and self.now - self.quiet_since >= self.s.suspect_soon_s
 
     @cached_property
