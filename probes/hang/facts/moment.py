@@ -121,7 +121,7 @@ class JobMoment(Readings):
         """What the dumps of this silence say."""
         if self.only_stirs:
             return StackProof(self, self.quiet_since)
-        return StackProof(self, self.no_io_since if self.waited_for else self.since)
+        return StackProof(self, self._others_did_io_at if self.waited_for else self.since)
 
     @cached_property
     def is_proven(self) -> bool:
@@ -338,9 +338,14 @@ class JobMoment(Readings):
     @cached_property
     def no_io_since(self) -> float:
         """Since when these are silent, the others do no IO and write no lines, and the node receives nothing."""
+        return max(self._others_did_io_at, self.signs.last(Strength.NETWORK))
+
+    @cached_property
+    def _others_did_io_at(self) -> float:
+        """The same without what the node receives."""
         others = [track.rank for track in self.going_on]
         io = [self.signs.last_of("some IO", others), self.signs.last(Strength.LOG, ranks=others)]
-        return max(self.fallen_silent_at, self.signs.last(Strength.NETWORK), *io)
+        return max(self.fallen_silent_at, *io)
 
 
 def _share(look: CardLook) -> float | None:

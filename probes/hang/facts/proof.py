@@ -90,6 +90,16 @@ class StackProof:
             return None
         return found if all(self._is_stuck(rank) for rank in odd) else None
 
+    def stays_in_call(self, told_at: float) -> bool:
+        """Whether the ranks to blame were in one call in all dumps since this was told. They may have waited: whoever
+        reads C frames holds a thread for a moment."""
+        found, signs = self.culprit, self.r.signs
+        waits = [self.waits[rank] for rank in found.ranks if rank in self.waits] if found is not None else []
+        if found is None or len(waits) < len(found.ranks):
+            return False
+        silent = max(signs.last(Strength.LOG), signs.last_of("some IO", found.ranks)) < told_at
+        return silent and all(wait.kind is WaitKind.RUNS and wait.since <= told_at for wait in waits)
+
     def loops_for(self, seconds: float) -> bool:
         """Whether the ranks to blame have been in the one call that makes nothing for so long: a loop, if it is not
         the longest computation that is usual."""

@@ -52,6 +52,12 @@ def _is_proven_to_loop(m: JobMoment) -> bool:
     return found is not None and found.place.kind is WaitKind.RUNS
 
 
+def _looped(m: JobMoment) -> bool:
+    """It was told, and the rank is still in that call."""
+    told = m.job.verdict is HangVerdict.HUNG and m.job.kind is HangKind.LIVELOCK
+    return told and m.stacks.stays_in_call(m.job.verdict_at)
+
+
 def _loops_for_long(m: JobMoment) -> bool:
     return _is_proven_to_loop(m) and m.stacks.loops_for(m.s.busy_s)
 
@@ -175,8 +181,9 @@ PATTERNS: tuple[PatternRow, ...] = (
         "a loop, or work in place",
         None,
         words="silent for proof_s, and three dumps of stacks show all but a few ranks in a collective, and these few, "
-        "for suspect_soon_s, in one call, on one CPU, which neither waits nor touches memory anew",
-        when=_is_proven_to_loop,
+        "for suspect_soon_s, in one call, on one CPU, which neither waits nor touches memory anew; or it was told, and "
+        "they are still in that call",
+        when=lambda m: _is_proven_to_loop(m) or _looped(m),
         verdict=HangVerdict.HUNG,
         scenario="S7",
         kind=HangKind.LIVELOCK,
