@@ -91,8 +91,8 @@ class StackProof:
         return found if all(self._is_stuck(rank) for rank in odd) else None
 
     def stays_in_call(self, told_at: float) -> bool:
-        """Whether the ranks to blame were in one call in all dumps since this was told. They may have waited: whoever
-        reads C frames holds a thread for a moment."""
+        """Whether the ranks to blame were in one call in all dumps since this was told. They may have waited: to
+        read C frames holds a thread for a moment."""
         found, signs = self.culprit, self.r.signs
         waits = [self.waits[rank] for rank in found.ranks if rank in self.waits] if found is not None else []
         if found is None or len(waits) < len(found.ranks):
@@ -103,7 +103,8 @@ class StackProof:
     def loops_for(self, seconds: float) -> bool:
         """Whether the ranks to blame have been in the one call that makes nothing for so long: a loop, if it is not
         the longest computation that is usual."""
-        waits = [self.waits[rank] for rank in self.proven.ranks if rank in self.waits] if self.proven is not None else []
+        found = self.proven
+        waits = [self.waits[rank] for rank in found.ranks if rank in self.waits] if found is not None else []
         return bool(waits) and all(wait.at - wait.barren_since >= seconds for wait in waits)
 
     @cached_property

@@ -548,7 +548,7 @@ SAMPLES = [
     ("ray-peer-gone", "ray.exceptions.NodeDiedError: Task was not retried because the node was dead.\n"),
     ("stale-handle", "TimeoutError: [Errno 110] Connection timed out: '/mnt/nfs/data/0001.tar'\n"),
     # The event types of ibv_event_type_str(3), in NCCL's src/transport/net_ib.cc.
-    ("nccl-ib", "node41:2811:2950 [0] transport/net_ib.cc:95 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n"),
+    ("nccl-ib", "n41:28:29 [0] transport/net_ib.cc:95 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n"),
     ("nccl-ib", "n1:1:1 [0] transport/net_ib.cc:118 NCCL WARN NET/IB : Got async fatal event: device fatal\n"),
     # Ascend/pytorch#43; CANN's acl/error_codes/rt_error_codes.h has 107019 and 107020 as time-outs.
     (
@@ -592,7 +592,7 @@ SAMPLES = [
     ),
     ("store-unavailable", "fsspec.exceptions.FSTimeoutError\n"),
     ("store-unavailable", "urllib.error.URLError: <urlopen error timed out>\n"),
-    ("store-unavailable", "google.api_core.exceptions.RetryError: Timeout of 120.0s exceeded, last exception: 503 GET\n"),
+    ("store-unavailable", "google.api_core.exceptions.RetryError: Timeout of 120.0s exceeded, last exception: 503\n"),
     ("store-unavailable", "botocore.exceptions.IncompleteReadError: 0 read, but total bytes expected is 8388608.\n"),
     ("hub-unreachable", "ConnectionError: Couldn't reach 'allenai/c4' on the Hub (LocalEntryNotFoundError)\n"),
     ("killed", "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL\n"),
