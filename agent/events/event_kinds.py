@@ -75,7 +75,9 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
             "a command in a rank has ended, and the first client knows it", "`session`, `exit_code`"
         ),
         "job.suspected_hang": EventKind("the verdict of the hang rule is SUSPECT", _HANG),
-        "job.hung": EventKind("the verdict of the hang rule is HUNG", _HANG),
+        "job.hung": EventKind(
+            "the verdict of the hang rule is HUNG; again once it is sure enough to act on (`action_confidence`)", _HANG
+        ),
         "job.driver_hang": EventKind("the verdict of the hang rule is DRIVER_HANG", _HANG),
         "job.recovered": EventKind("the job works again after a verdict of the hang rule", _HANG),
         "job.hang_not_acted": EventKind(

@@ -345,7 +345,9 @@ def last_words(text: bytes, report: LauncherReport) -> LastWords:
     own = [bare for line in lines if (bare := _own(line, first)) is not None]
     if own:
         return LastWords(tuple(own[-MAX_LINES:]), "the worker")
-    return LastWords(tuple(lines[-MAX_LINES:]), "all workers")
+    # Lines without a prefix may be its own; those with another worker's are not.
+    may_be = [line for line in lines if not _is_prefixed(line)]
+    return LastWords(tuple((may_be or lines)[-MAX_LINES:]), "all workers")
 
 
 def ending_lines(text: bytes) -> tuple[str, ...]:
@@ -369,6 +371,10 @@ _RANK_PREFIX = re.compile(
     r"^\[(?:rank ?|(?:[A-Za-z0-9_.@-]{1,300},))?([0-9]{1,7})\](?:<std(?:out|err|diag)>)?(?:: ?| (?!\S{0,300}\())"
 )
 _LOCAL_PREFIX = re.compile(r"^\[default([0-9]{1,5})\]: ?")
+
+
+def _is_prefixed(line: str) -> bool:
+    return any(pattern.match(line) is not None for pattern in (_RANK_PREFIX, _LOCAL_PREFIX))
 
 
 def _own(line: str, worker: WorkerFailure) -> str | None:

@@ -62,11 +62,12 @@ class Detector(Resumable[JobState]):
             verdict=decision.verdict,
             kind=decision.kind,
             ranks=decision.ranks,
-            confidence=round(min(0.99, max(0.05, decision.confidence)), 2),
+            confidence=_rounded(decision.confidence),
             evidence=evidence(moment, decision) | told,
         )
         job.verdict, job.kind, job.verdict_ranks = decision.verdict, decision.kind, list(decision.ranks)
         job.silent_since, job.verdict_at, job.asleep = decision.since, job.now, decision.asleep
+        job.confidence = change.confidence
         if not self.wants_stacks and job.verdict is not HangVerdict.HUNG:  # of a hang they stay as evidence
             job.waits, job.library_inside, job.library_absent, job.library_text = {}, {}, [], ""
         return [change]
@@ -79,9 +80,11 @@ class Detector(Resumable[JobState]):
     @property
     def wants_stacks(self) -> bool:
         """Whether stacks would tell more: while a silence is not explained, or is explained by stacks, or one of
-        several ranks may be waited for."""
+        several ranks may be waited for, or stacks show a hang that is too unsure to act on."""
         job = self._job
         several = sum(track.is_known and rank >= 0 for rank, track in job.ranks.items()) > 1
+        if job.verdict is HangVerdict.HUNG:
+            return bool(job.waits) and not self._is_sure(job.confidence)
         return job.verdict is HangVerdict.SUSPECT or (job.verdict in _WAITED_FOR and (several or bool(job.waits)))
 
     def present(self) -> Mapping[str, Any] | None:
@@ -107,8 +110,14 @@ class Detector(Resumable[JobState]):
         elif job.slow_since is None:
             job.slow_since = job.now
 
+    def _is_sure(self, confidence: float) -> bool:
+        """Sure enough to act on."""
+        return confidence >= self.settings.action_confidence
+
     def _is_new(self, decision: Decision, recovered: bool, anew: str) -> bool:
         job = self._job
+        if decision.verdict is job.verdict is HangVerdict.HUNG:
+            return self._is_sure(_rounded(decision.confidence)) and not self._is_sure(job.confidence)
         if decision.verdict is job.verdict:
             # Ranks fall silent one by one: who is waited for may be known only later than that one is.
             fewer = set() < set(decision.ranks) < set(job.verdict_ranks)
@@ -140,3 +149,7 @@ class Detector(Resumable[JobState]):
                 "how": "restarted" if restarted else "by itself",
             }
         }
+
+
+def _rounded(confidence: float) -> float:
+    return round(min(0.99, max(0.05, confidence)), 2)

@@ -135,7 +135,9 @@ def _report(rule: str, scenarios: Sequence[Scenario], outcomes: Sequence[Outcome
         what = f"{scenario.name} {scenario.what}"
         cells = (what, limit, len(mine), hung, right, suspect, told, most, example)
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    hangs = {s.name for s in scenarios if s.within_min is not None and "HUNG" in s.verdicts}
+    undecided = {scenario.name for scenario in scenarios if scenario.undecided}
+    outcomes = [outcome for outcome in outcomes if outcome.scenario not in undecided]
+    hangs = {s.name for s in scenarios if s.within_min is not None and "HUNG" in s.verdicts and not s.undecided}
     true = sum(o.hung and not o.wrong.startswith("false") for o in outcomes if o.scenario in hangs)
     false = sum(o.hung and (o.scenario not in hangs or o.wrong.startswith("false")) for o in outcomes)
     positives = sum(o.scenario in hangs for o in outcomes)

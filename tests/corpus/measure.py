@@ -19,6 +19,8 @@ from tests.corpus.scenarios import Scenario, Setting, Told, harsh_weather, usual
 DELAY_S = 0.5
 #: Seconds that two looks at a communication library take.
 LIBRARY_S = 20.0
+#: Verdicts of which the last that a scenario has counts for its delay.
+_GRAVE = ("SUSPECT", "HUNG", "DRIVER_HANG")
 #: Minutes that bad readings may add to a delay.
 HARSH_MIN = 32.0
 
@@ -111,7 +113,7 @@ def judge(
     )
     if hung and (scenario.within_min is None or scenario.name == "U17"):
         return outcome(None, said, f"false alarm: HUNG {hung[0].kind} at {_minutes(hung[0], onset)}")
-    counts = scenario.verdicts[0] if scenario.name == "U17" else scenario.verdicts[-1] if scenario.verdicts else ""
+    counts = next((verdict for verdict in reversed(scenario.verdicts) if verdict in _GRAVE), "")
     first = next((c for c in changes if c.verdict == counts and (onset is None or c.t >= onset)), None)
     delay = None
     if scenario.within_min is not None:
@@ -129,8 +131,9 @@ def judge(
         return outcome(delay, said, f"HUNG {hung[0].kind} instead of {scenario.kind}")
     if culprit is not None and scenario.kind and hung and hung[0].ranks != (culprit,):
         return outcome(delay, said, f"names ranks {hung[0].ranks} instead of {culprit}")
-    if hung and (hung[0].confidence >= 0.5) != scenario.high_confidence:
-        return outcome(delay, said, f"confidence {hung[0].confidence}")
+    surest = max((change.confidence for change in hung), default=0.0)
+    if hung and (surest >= HangSettings().action_confidence) != scenario.high_confidence:
+        return outcome(delay, said, f"confidence {surest}")
     rest = iter(said)
     if missing := [verdict for verdict in scenario.verdicts if verdict not in rest]:
         return outcome(delay, said, f"{missing[0]} was not told")

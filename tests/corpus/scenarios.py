@@ -58,7 +58,10 @@ class Scenario:
     kinds: tuple[str, ...] = ("nvidia", "ascend")
     ranks: tuple[int, ...] = (1, 2, 8)
     no_util: bool = False
+    #: Of what is surest, whether muster would act on it.
     high_confidence: bool = True
+    #: Life that nothing distinguishes from a hang until it ends: counted as neither.
+    undecided: bool = False
     #: How it is seen, whatever the weather is else: fields of `physics.Weather`.
     weather: Mapping[str, Any] = field(default_factory=dict)
 

@@ -72,6 +72,20 @@ def s7(s: Setting) -> Told:
     return _odd(s, at(Act(cpu=0.99, state="R"), "torch-one_big_call"), _waits_on_card(s))
 
 
+def s32(s: Setting) -> Told:
+    return _odd(s, at(Act(cpu=0.99, state="R"), "torch-one_big_call"), _waits_on_card(s), tail_min=85)
+
+
+def s33(s: Setting) -> Told:
+    """It sorts or shuffles what it has, in C, and comes back."""
+    told = _odd(s, at(Act(cpu=0.99, state="R"), "torch-one_big_call"), _waits_on_card(s, "torch-barrier"))
+    return replace(told, play=_again(told, s.rng.uniform(5, 40)))
+
+
+def s34(s: Setting) -> Told:
+    return _logs(_odd(s, at(asleep(SLEEP), "torch-guilty_sleep"), at(asleep(cpu=0.002), "torch-reduce")))
+
+
 def s30(s: Setting) -> Told:
     """Whether it touches memory is not known."""
     return _odd(s, at(Act(cpu=0.99, state="R"), "one_big_call-faults"), _waits_on_card(s), tail_min=26)
@@ -121,12 +135,16 @@ def s26(s: Setting) -> Told:
 
 def _returns(s: Setting, odd: Act, peers: Act, minutes: float) -> Told:
     """The same for a while, then work again."""
-    told = _odd(s, odd, peers)
+    return Told(_again(_odd(s, odd, peers), minutes))
+
+
+def _again(told: Told, minutes: float) -> Play:
+    """After so many minutes it works again."""
     assert told.onset is not None
     for spells in told.play.ranks:
         spells.append(Spell(told.onset + minutes * MINUTE, spells[-2].act))
     told.play.end = told.onset + (minutes + 15) * MINUTE
-    return Told(told.play)
+    return told.play
 
 
 def s8(s: Setting) -> Told:
@@ -263,10 +281,25 @@ STACKED = (
     _hang("S1", "a rank in a lock, its peers in a collective", s1, 3.5, "spin"),
     _hang("S2", "a rank asleep, its peers in a collective", s2, 4, "spin"),
     _hang("S3", "S1 without cards, with lines of a log", s3, 4, "deadlock", weather={"no_cards": True}),
+    _hang(
+        *("S34", "S2 without cards, with lines of a log; others use the node's network", s34, 4, "deadlock"),
+        weather={"no_cards": True, "other_net": 10e6},
+    ),
     _hang("S4", "a rank stopped, its peers in a collective", s4, 3.5, "stopped"),
     _hang("S5", "a rank blocked in a driver, its peers in a collective", s5, 3.5, "io_blocked"),
     _hang("S6", "S1, and only the cards say that the peers wait", s6, 3.5, "spin"),
-    replace(_hang("S7", "a rank in one call that makes nothing", s7, 4, "livelock"), verdicts=("WAITING", "HUNG")),
+    replace(
+        _hang("S7", "a rank in one call that makes nothing", s7, 4, "livelock"),
+        verdicts=("WAITING", "HUNG"),
+        high_confidence=False,
+    ),
+    replace(_hang("S32", "S7 for longer than an hour", s32, 4, "livelock"), verdicts=("WAITING", "HUNG", "HUNG")),
+    replace(
+        _hang("S33", "S7 for up to 40 minutes, then work: it was no hang", s33, 4, "livelock"),
+        verdicts=("WAITING", "HUNG", "ALIVE"),
+        high_confidence=False,
+        undecided=True,
+    ),
     replace(
         _hang("S30", "S7, and whether it makes anything is not known", s30, 13, "livelock"),
         verdicts=("HUNG",),
@@ -275,6 +308,7 @@ STACKED = (
     replace(
         _hang("S31", "S7 without cards, with lines of a log", s31, 5, "livelock"),
         verdicts=("WAITING", "HUNG"),
+        high_confidence=False,
         weather={"no_cards": True},
     ),
     replace(_hang("S24", "S7 on several CPUs", s24, 23, "livelock"), verdicts=("HUNG",), high_confidence=False),

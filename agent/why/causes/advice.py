@@ -4,13 +4,11 @@ The supervisor recommends at once, from what it knows: how the ranks ended, its 
 (supervisors/model/verdict.py). This table adds the cause, which needs the output and the node's events.
 """
 
-import os
-import signal
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from muster.agent.why.causes import hardened
+from muster.agent.why.causes import causes_said, hardened
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, NONE, Cause, SeenIn
 from muster.agent.why.facts import NO_SPACE, READ_ONLY, SHARED_MEMORY, Facts
 from muster.supervisors.model import verdict
@@ -81,8 +79,6 @@ SIGNATURES: dict[str, Advice] = {
         _HERE, "somebody interrupted it; neither the job nor the node is known to be at fault"
     ),
 }
-#: Up to this priority a signature says only that an error occurred: such a cause changes no recommendation.
-_VAGUE = 40
 
 
 def advise(facts: Facts, causes: Sequence[Cause]) -> Advice:
@@ -146,7 +142,7 @@ def _unwritable(cause: Cause, facts: Facts) -> Advice | None:
 def _of(cause: Cause) -> Advice | None:
     if (own := SIGNATURES.get(cause.signature)) is not None:
         return own
-    if cause.sign is not None and cause.sign.hit.signature.priority <= _VAGUE and cause.kind == "job":
+    if cause.sign is not None and cause.sign.hit.signature.priority <= causes_said.VAGUE and cause.kind == "job":
         return None
     return TABLE.get((cause.kind, cause.seen))
 
@@ -161,8 +157,8 @@ def _outweighs(cause: Cause, facts: Facts) -> bool:
     first = facts.first
     if first is not None and first.outcome is Outcome.HUNG:
         return False
-    aborted = first is not None and first.status is not None and os.WTERMSIG(first.status) == signal.SIGABRT
-    if first is not None and first.outcome is Outcome.SIGNALLED and facts.job.verdict is not None and not aborted:
+    signalled = first is not None and first.outcome is Outcome.SIGNALLED and not causes_said.aborted(first)
+    if signalled and facts.job.verdict is not None:
         by_somebody = facts.job.verdict.recommendation == _HERE
         return cause.is_root and (not by_somebody or cause.confidence == HIGH)
     return cause.confidence not in (LOW, NONE)

@@ -200,7 +200,7 @@ def in_silence(facts: Facts, said: Cause | None) -> Cause | None:
         return None
     wrote = {one.rank for one in facts.signs if one.hit.signature.role != "hint"}
     silent = [one for one in facts.failed if one.rank not in wrote and one.ended_at - facts.zero <= SAME_END_S]
-    rank = next((one for one in silent if one.rank == first.rank or not _aborted(one)), None)
+    rank = next((one for one in silent if one.rank == first.rank or not causes_said.aborted(one)), None)
     if rank is None:
         return None
     if (cause := by_signal(facts, rank)) is not None:
@@ -229,11 +229,6 @@ def left_early(facts: Facts, said: Cause | None) -> Cause | None:
     )
     step += "of different length, a `break` or `return` in one rank alone, no barrier before the end."
     return Cause(text, MEDIUM, "job", (step,), rank=left[0] if len(left) == 1 else None)
-
-
-def _aborted(rank: Rank) -> bool:
-    """Whether it ended by SIGABRT: it has usually printed why, if not where muster looks."""
-    return rank.status is not None and os.WTERMSIG(rank.status) == signal.SIGABRT
 
 
 def meaning(number: int) -> str:

@@ -1,8 +1,12 @@
 """Causes in the job's output: which of the signs in the logs of its ranks names the cause."""
 
+import os
 import re
+import signal
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+
+from msgspec import structs
 
 from muster.agent.telemetry.job_processes import LAUNCHERS
 from muster.agent.text import size, uncapitalized
@@ -11,6 +15,8 @@ from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn
 from muster.agent.why.facts import SHARED_MEMORY, Facts
 from muster.agent.why.log_signs import Sign
 from muster.supervisors.model import verdict
+from muster.supervisors.model.lifecycle import Rank
+from muster.supervisors.model.states import Outcome
 
 #: Up to this priority a signature says only that an error occurred, not which.
 VAGUE = 40
@@ -46,7 +52,7 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
     signs = [one for one in signs if not one.ignored] or signs
     if not signs:
         return None
-    signs = _without_consequences(signs, facts)
+    signs = _consequences_named(_without_consequences(signs, facts), facts)
     by_bug = {who(one, facts) for one in signs if _is_bug(one)}
     by_name = {who(one, facts) for one in signs if _is_named(one) and one.last and not one.before_end}
     signs = [one for one in signs if _counts(one, by_bug, by_name, facts)]
@@ -97,6 +103,34 @@ def _without_consequences(signs: Sequence[Sign], facts: Facts) -> list[Sign]:
         return sign.hit.signature.role == "follow" and begin is not None and sign.hit.at > begin and not sign.file
 
     return [sign for sign in signs if not follows(sign)]
+
+
+def _consequences_named(signs: Sequence[Sign], facts: Facts) -> list[Sign]:
+    """With errors of the network as consequences, where another rank had ended before without a word: its peers lose
+    the connection to it."""
+    first = facts.first
+    wrote = {sign.rank for sign in signs if sign.hit.signature.role != "hint"}
+    if first is None or first.rank in wrote or first.outcome not in (Outcome.EXITED, Outcome.SIGNALLED):
+        return list(signs)
+    if aborted(first):
+        return list(signs)
+
+    def follows(sign: Sign) -> bool:
+        after = sign.at is not None and sign.at - facts.zero > SAME_TIME_S
+        return after and sign.rank is not None and sign.hit.signature.kind in _MAY_FOLLOW
+
+    return [_as_consequence(sign) if follows(sign) else sign for sign in signs]
+
+
+def aborted(rank: Rank) -> bool:
+    """Whether it ended by SIGABRT: it has usually printed why, if not where muster looks."""
+    return rank.status is not None and os.WTERMSIG(rank.status) == signal.SIGABRT
+
+
+def _as_consequence(sign: Sign) -> Sign:
+    if sign.hit.signature.role != "root":
+        return sign
+    return replace(sign, hit=replace(sign.hit, signature=structs.replace(sign.hit.signature, role="follow")))
 
 
 def _is_bug(sign: Sign) -> bool:

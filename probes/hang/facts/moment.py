@@ -100,13 +100,15 @@ class JobMoment(Readings):
 
     @cached_property
     def quiet_since(self) -> float:
-        """The last sign of life but traces of CPU time, which ranks that wait in a collective take, too."""
-        more = (strength for strength in Strength if strength is not Strength.TRACE)
+        """The last sign of life but traces of CPU time, which ranks that wait in a collective take, too, and the
+        network of the node, which others use, too."""
+        more = (strength for strength in Strength if strength not in (Strength.TRACE, Strength.NETWORK))
         return max(self.job.begun_at, self.signs.last(*more))
 
     @cached_property
     def only_stirs(self) -> bool:
-        """The job has no card, its logs lost their rhythm, and nothing but traces of CPU time is seen since."""
+        """The job has no card, its logs lost their rhythm, and nothing but traces of CPU time, or traffic of the node,
+        is seen since."""
         return not self.looks and self.lost_rhythm and self.now - self.quiet_since >= self.s.suspect_soon_s
 
     @cached_property
@@ -119,7 +121,7 @@ class JobMoment(Readings):
         """What the dumps of this silence say."""
         if self.only_stirs:
             return StackProof(self, self.quiet_since)
-        return StackProof(self, self.no_io_since if self.waited_for else self.since)
+        return StackProof(self, self._others_did_io_at if self.waited_for else self.since)
 
     @cached_property
     def is_proven(self) -> bool:
@@ -336,9 +338,14 @@ class JobMoment(Readings):
     @cached_property
     def no_io_since(self) -> float:
         """Since when these are silent, the others do no IO and write no lines, and the node receives nothing."""
+        return max(self._others_did_io_at, self.signs.last(Strength.NETWORK))
+
+    @cached_property
+    def _others_did_io_at(self) -> float:
+        """The same without what the node receives."""
         others = [track.rank for track in self.going_on]
         io = [self.signs.last_of("some IO", others), self.signs.last(Strength.LOG, ranks=others)]
-        return max(self.fallen_silent_at, self.signs.last(Strength.NETWORK), *io)
+        return max(self.fallen_silent_at, *io)
 
 
 def _share(look: CardLook) -> float | None:

@@ -75,7 +75,7 @@ class StackProof:
     def proven(self) -> Culprit | None:
         """The same, if it is proven: several dumps show each rank at one place, nobody wrote a line since the first of
         them, and the rank to blame is stopped, blocked, gone, in a lock or asleep, and did nothing meanwhile, or it
-        is in one call that makes nothing."""
+        is in one call that makes nothing: a loop, or a computation in memory that it already has."""
         found = self.culprit
         if found is None or any(wait.looks < LOOKS for wait in self.waits.values()):
             return None
@@ -89,6 +89,23 @@ class StackProof:
         if max(signs.last_of("some IO", odd), signs.last_of("some CPU time", resting)) >= first:
             return None
         return found if all(self._is_stuck(rank) for rank in odd) else None
+
+    def stays_in_call(self, told_at: float) -> bool:
+        """Whether the ranks to blame were in one call in all dumps since this was told. They may have waited: to
+        read C frames holds a thread for a moment."""
+        found, signs = self.culprit, self.r.signs
+        waits = [self.waits[rank] for rank in found.ranks if rank in self.waits] if found is not None else []
+        if found is None or len(waits) < len(found.ranks):
+            return False
+        silent = max(signs.last(Strength.LOG), signs.last_of("some IO", found.ranks)) < told_at
+        return silent and all(wait.kind is WaitKind.RUNS and wait.since <= told_at for wait in waits)
+
+    def loops_for(self, seconds: float) -> bool:
+        """Whether the ranks to blame have been in the one call that makes nothing for so long: a loop, if it is not
+        the longest computation that is usual."""
+        found = self.proven
+        waits = [self.waits[rank] for rank in found.ranks if rank in self.waits] if found is not None else []
+        return bool(waits) and all(wait.at - wait.barren_since >= seconds for wait in waits)
 
     @cached_property
     def looping(self) -> Culprit | None:
@@ -157,8 +174,9 @@ class StackProof:
             return self._loops(wait, rank)
         if wait.kind is WaitKind.SLEEP:
             return wait.still_looks >= LOOKS and self._sleeps_on(wait)
-        # A thread of the program may be the one that it waits for, and do something.
-        return wait.kind is WaitKind.LOCK and wait.still_looks >= LOOKS and not wait.helped
+        # A thread of the program may be the one that it waits for, and do something: receive data, say.
+        receives = self.r.signs.last(Strength.NETWORK) >= max(wait.since, wait.still_since)
+        return wait.kind is WaitKind.LOCK and wait.still_looks >= LOOKS and not wait.helped and not receives
 
     def _loops(self, wait: RankWait, rank: int) -> bool:
         """Whether its thread has been in one call for a minute, on one CPU, and neither waited nor touched memory anew:

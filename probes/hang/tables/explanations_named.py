@@ -36,6 +36,18 @@ EXPLANATIONS_NAMED: tuple[ExplanationRow, ...] = (
         reason="proof_s: the stacks prove it",
     ),
     ExplanationRow(
+        "a call that makes nothing",
+        RowStep.NAMED,
+        tuple(Scene),
+        words="a rank stays in one call and touches no memory anew: a loop of C, or a computation in place, and until "
+        "then too unsure to act",
+        when=always,
+        scenario="S32",
+        limit="busy_s",
+        sets=RowSets.IS,
+        reason="busy_s: a rank computes in one call",
+    ),
+    ExplanationRow(
         "a call that does not return",
         RowStep.NAMED,
         tuple(Scene),

@@ -52,6 +52,16 @@ def _is_proven_to_loop(m: JobMoment) -> bool:
     return found is not None and found.place.kind is WaitKind.RUNS
 
 
+def _looped(m: JobMoment) -> bool:
+    """It was told, and the rank is still in that call."""
+    told = m.job.verdict is HangVerdict.HUNG and m.job.kind is HangKind.LIVELOCK
+    return told and m.stacks.stays_in_call(m.job.verdict_at)
+
+
+def _loops_for_long(m: JobMoment) -> bool:
+    return _is_proven_to_loop(m) and m.stacks.loops_for(m.s.busy_s)
+
+
 def _at_rest(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     """Ranks that wait for requests or at a prompt."""
     return m.stacks.at_rest, {rank: m.stacks.waits[rank].place.text for rank in m.stacks.at_rest}
@@ -155,17 +165,33 @@ PATTERNS: tuple[PatternRow, ...] = (
     PatternRow(
         "proof by stacks: a loop",
         None,
+        words="the next row has held for busy_s, by dumps from that time",
+        when=_loops_for_long,
+        verdict=HangVerdict.HUNG,
+        scenario="S32",
+        kind=HangKind.LIVELOCK,
+        rule="stacks: the others wait for a rank that has looped in one call for busy_s, and makes nothing",
+        who=_blamed,
+        since=lambda m: m.stacks.since,
+        limit=("a call that makes nothing",),
+        sure=0.7,
+        clears=_proof_clears,
+    ),
+    PatternRow(
+        "a loop, or work in place",
+        None,
         words="silent for proof_s, and three dumps of stacks show all but a few ranks in a collective, and these few, "
-        "for suspect_soon_s, in one call, on one CPU, which neither waits nor touches memory anew",
-        when=_is_proven_to_loop,
+        "for suspect_soon_s, in one call, on one CPU, which neither waits nor touches memory anew; or it was told, and "
+        "they are still in that call",
+        when=lambda m: _is_proven_to_loop(m) or _looped(m),
         verdict=HangVerdict.HUNG,
         scenario="S7",
         kind=HangKind.LIVELOCK,
-        rule="stacks: the others wait for a rank that loops in one call, and makes nothing",
+        rule="stacks: the others wait for a rank that loops in one call and makes nothing, or computes in place",
         who=_blamed,
         since=lambda m: m.stacks.since,
         limit=("proof",),
-        sure=0.7,
+        sure=0.45,
         clears=_proof_clears,
     ),
     PatternRow(
@@ -248,12 +274,12 @@ PATTERNS: tuple[PatternRow, ...] = (
         "only traces, no cards",
         None,
         words="the job has no card, its logs lost their rhythm (cadence_factor), and for suspect_soon_s nothing but "
-        "traces of CPU time was seen, which ranks that wait in a collective take, too",
+        "traces of CPU time was seen, which ranks that wait in a collective take, too, or traffic of the node",
         when=lambda m: m.only_stirs and m.silent < m.suspect_after,
         verdict=HangVerdict.SUSPECT,
         scenario="S22",
         kind=HangKind.DEADLOCK,
-        rule="logs: they lost their rhythm, and nothing but traces of CPU time is seen",
+        rule="logs: they lost their rhythm, and nothing but traces of CPU time, or traffic of the node, is seen",
         since=lambda m: m.quiet_since,
         sure=0.5,
         clears=lambda m: ("lines of a log", "IO of a rank above its floor", f"{m.s.cpu_idle_s:g} s of CPU a minute"),

@@ -61,6 +61,7 @@ class JobState(msgspec.Struct):
     verdict: HangVerdict | None = None
     kind: HangKind | None = None
     verdict_ranks: list[int] = []
+    confidence: float = 1.0
     silent_since: float = NEVER
     verdict_at: float = NEVER
     asleep: bool = False

@@ -114,17 +114,20 @@ def test_a_rank_that_computes_for_ever_is_waited_for_and_then_hung(on_stage: Sta
 
 
 @pytest.mark.slow
-def test_a_rank_in_a_loop_of_c_is_found_named_and_ended(on_stage: Stage, tmp_path: Path) -> None:
+def test_a_rank_in_a_loop_of_c_is_found_and_named_and_ended_only_after_busy_s(on_stage: Stage, tmp_path: Path) -> None:
     daemon, _, watcher = on_stage
     absent = tmp_path / "absent"
-    trains(on_stage, "c", absent, False, on_hang="stop")
+    trains(on_stage, "c", absent, False, on_hang="stop", hang={"busy_s": "20"})
     absent.touch()
     assert watcher.wait("ddp", time.time(), told("HUNG"))
     hung = watcher.changes["ddp"][-1]
-    assert (str(hung.kind), hung.ranks, hung.confidence) == ("livelock", (ODD,), 0.7)
-    assert (hung.evidence["row"], hung.evidence["limit_rows"]) == ("proof by stacks: a loop", ["proof"])
+    assert (str(hung.kind), hung.ranks, hung.confidence) == ("livelock", (ODD,), 0.45)
+    assert (hung.evidence["row"], hung.evidence["limit_rows"]) == ("a loop, or work in place", ["proof"])
     assert re.match(r"runs in prepare_next_batch \(\S*ddp_absent.py:\d+\)", hung.evidence["culprit"]["does"])
     job = daemon.wait("ddp", 120)
+    told_of = [event for event in daemon.event_list("ddp") if event.kind in ("job.hung", "job.hang_not_acted")]
+    kinds = [(event.kind, event.attributes["confidence"]) for event in told_of]
+    assert kinds == [("job.hung", "0.45"), ("job.hang_not_acted", "0.45"), ("job.hung", "0.7")]
     assert (job.state, job.verdict.first_failed_rank) == (job_pb2.JOB_STATE_FAILED, ODD)
     assert job.ranks[ODD].outcome == job_pb2.RANK_OUTCOME_HUNG
     assert re.match(rf"hung: rank {ODD} runs in prepare_next_batch ", job.verdict.summary), job.verdict.summary

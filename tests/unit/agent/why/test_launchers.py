@@ -124,6 +124,11 @@ def test_which_lines_are_the_workers() -> None:
     assert again is not None
     found = launchers.last_words(tagged, again)
     assert (found.lines, found.whose) == (("lost", "it broke"), "the worker")
+    # Lines of other workers are not its, if some may be.
+    of_others = b"it may be rank 1\n[rank2]: Connection closed by peer\n" + text("torchrun-code").split(b"\n", 1)[1]
+    again = launchers.read(of_others)
+    assert again is not None
+    assert launchers.last_words(of_others, again).lines == ("it may be rank 1",)
 
 
 def test_the_cause_of_an_exit_code(tmp_path: Path) -> None:

@@ -254,6 +254,24 @@ def test_a_rank_that_ended_in_silence_at_the_same_time_is_the_cause(
     assert (cause.text.startswith(text), cause.culprit) == (True, culprit), cause
 
 
+@pytest.mark.parametrize(
+    ("silent", "after", "text", "culprit"),
+    [
+        (rank(0, Outcome.SIGNALLED, killed=11), 0.5, "rank 0 died of SIGSEGV", 0),
+        (rank(0, Outcome.SIGNALLED, killed=9), 0.5, "rank 0 was killed with SIGKILL", 0),
+        (rank(0, Outcome.EXITED, code=1), 0.5, "rank 0 exited with code 1 by itself", 0),
+        (rank(0, Outcome.EXITED, code=1), -0.5, "InfiniBand or RoCE", 1),
+        (rank(0, Outcome.SIGNALLED, killed=6), 0.5, "InfiniBand or RoCE", 1),  # it has said why, somewhere
+    ],
+)
+def test_an_error_of_the_network_follows_from_a_silent_end_before_it(
+    silent: Rank, after: float, text: str, culprit: int
+) -> None:
+    other = replace(rank(1, Outcome.EXITED, code=1), ended_at=ZERO + 0.6)
+    cause = causes(facts(silent, other, signs=(sign("nccl-ib", 1, -after),)))[0]
+    assert (cause.text.startswith(text), cause.culprit) == (True, culprit), cause
+
+
 def test_ranks_that_left_before_the_others_are_the_cause_of_their_lost_connection() -> None:
     lost = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.EXITED), rank(2, Outcome.EXITED, code=1)
     cause = causes(facts(*lost, signs=PEER_GONE, ends=[1, 0, 2]))[0]

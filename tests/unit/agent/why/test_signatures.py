@@ -547,6 +547,54 @@ SAMPLES = [
     ("rendezvous-refused", "torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n"),
     ("ray-peer-gone", "ray.exceptions.NodeDiedError: Task was not retried because the node was dead.\n"),
     ("stale-handle", "TimeoutError: [Errno 110] Connection timed out: '/mnt/nfs/data/0001.tar'\n"),
+    # The event types of ibv_event_type_str(3), in NCCL's src/transport/net_ib.cc.
+    ("nccl-ib", "n41:28:29 [0] transport/net_ib.cc:95 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n"),
+    ("nccl-ib", "n1:1:1 [0] transport/net_ib.cc:118 NCCL WARN NET/IB : Got async fatal event: device fatal\n"),
+    # Ascend/pytorch#43; CANN's acl/error_codes/rt_error_codes.h has 107019 and 107020 as time-outs.
+    (
+        "hccl-timeout",
+        "RuntimeError: npuSynchronizeDevice:torch_npu/csrc/core/npu/NPUStream.cpp:363 NPU error, error code is 107020\n"
+        "EI9999: Inner Error!\nEI9999: 2024-07-03-11:28:40.419.527  The error from device(chipId:0, dieId:0), serial "
+        "number is 1, hccl fftsplus task timeout occurred during task execution, stream_id:4, sq_id:4, task_id:5\n",
+    ),
+    ("cann-task-timeout", SYNCHRONIZE.format(107019)),
+    ("hccl-process-left", f"{SYNCHRONIZE.format(507033)}EJ0001: [PID: 9] Failed to initialize the HCCP process.\n"),
+    # pytorch/pytorch#69197
+    (
+        "rendezvous-refused",
+        "    store = TCPStore(\nRuntimeError: connect() timed out. Original timeout was 60000 ms.\n",
+    ),
+    ("rendezvous-refused", "    self.store.get(key)\nRuntimeError: Socket Timeout\n"),
+    # gloo's transport/tcp/device.cc; grpc's own text of a closed connection; JAX' coordination service.
+    (
+        "name-resolution",
+        "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:209] rp != nullptr. Unable to "
+        "resolve hostname to a (local) address\n",
+    ),
+    ("connection-reset", 'status = StatusCode.UNAVAILABLE\n\tdetails = "Socket closed"\n'),
+    (
+        "jax-peer-gone",
+        "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Deadline Exceeded\nAdditional GRPC error information "
+        "from remote target unknown_target_for_coordination_leader while calling "
+        "/tensorflow.CoordinationService/RegisterTask:\n",
+    ),
+    # pynvml's texts of NVML_ERROR_OPERATING_SYSTEM and NVML_ERROR_RESET_REQUIRED; XLA's of a driver without a card.
+    ("cuda-init", "pynvml.NVMLError_OperatingSystem: GPU access blocked by the operating system\n"),
+    ("cuda-init", "cuda_driver.cc:282] failed call to cuInit: CUDA_ERROR_UNKNOWN: unknown error\n"),
+    ("cuda-device-lost", "pynvml.NVMLError_ResetRequired: GPU requires reset\n"),
+    ("stale-handle", "ConnectionAbortedError: [Errno 103] Software caused connection abort: '/mnt/juicefs/1.bin'\n"),
+    ("io-error", "OSError: [Errno 61] No data available: '/local_nvme/shards/0007.bin'\n"),
+    # Arrow's src/arrow/filesystem/s3_internal.h; fsspec; urllib; google-api-core; botocore; datasets.
+    (
+        "store-unavailable",
+        "OSError: When reading information for key 'd/1.parquet' in bucket 'c': AWS Error NETWORK_CONNECTION during "
+        "HeadObject operation: curlCode: 28, Timeout was reached\n",
+    ),
+    ("store-unavailable", "fsspec.exceptions.FSTimeoutError\n"),
+    ("store-unavailable", "urllib.error.URLError: <urlopen error timed out>\n"),
+    ("store-unavailable", "google.api_core.exceptions.RetryError: Timeout of 120.0s exceeded, last exception: 503\n"),
+    ("store-unavailable", "botocore.exceptions.IncompleteReadError: 0 read, but total bytes expected is 8388608.\n"),
+    ("hub-unreachable", "ConnectionError: Couldn't reach 'allenai/c4' on the Hub (LocalEntryNotFoundError)\n"),
     ("killed", "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL\n"),
     ("segfault", "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV\n"),
 ]
@@ -589,6 +637,7 @@ def test_output_without_errors_holds_no_sign() -> None:
         f"step {i} loss {2.3 - i / 1000:.3f} | 1.2 s/it | {i} Killed pixels | saved to /data/error_log/{i}.pt\n"
         "NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\n"
         "UserWarning: The given NumPy array is not writable\n"
+        "n7:811:900 [0] transport/net_ib.cc:95 NCCL WARN NET/IB : mlx5_0:1 Got async event : client reregistration\n"
         for i in range(300)
     )
     assert found(text.encode()).hits == ()

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from muster.probes.hang import Detector, Record
+from muster.probes.hang import Detector, HangVerdict, Record
 from muster.probes.hang.evaluator import TABLES, HangTables
 from muster.probes.hang.facts.moment import JobMoment
 from muster.probes.hang.facts.signs import EvidenceRow
@@ -16,7 +16,7 @@ from muster.probes.hang.hang_records import read
 from muster.probes.hang.tables.explanation import ExplanationRow, RowStep
 from muster.probes.hang.tables.pattern import PatternRow
 from tests.corpus.__main__ import ALL
-from tests.corpus.measure import changes_of, trace
+from tests.corpus.measure import changes_of, dumps_between, trace
 from tests.corpus.physics import Play
 
 #: Of a scenario, the first in which the row counts is taken: traces differ in ranks, vendor and lengths.
@@ -98,6 +98,16 @@ def test_the_evidence_names_the_rows() -> None:
     changes = list(changes_of(Detector(), *played("U13", 1)))
     assert [change.evidence["row"] for change in changes] == ["cards work", "suspect: deadlock", "weak evidence"]
     assert changes[-1].evidence["limit_rows"] == ["silence", "weak evidence"]
+
+
+def test_a_loop_stays_hung_though_its_thread_was_held_for_a_moment() -> None:
+    """As the daemon does that reads its C frames: the kernel counts a wait."""
+    detector, verdicts = Detector(), []
+    for record in dumps_between(detector, *played("S31", 1)):
+        waits = detector.verdict is HangVerdict.HUNG
+        held = tuple(replace(stack, switches=(stack.switches or 0) + waits) for stack in record.stacks)
+        verdicts += [change.verdict for change in detector.feed(replace(record, stacks=held))]
+    assert verdicts[-1] is HangVerdict.HUNG and verdicts.count(HangVerdict.HUNG) == 1
 
 
 def unique(names: list[Any]) -> bool:
