@@ -25,7 +25,7 @@ LATER = {
     *("muster.probes.library", "muster.probes.stacks.taking", "muster.supervisors.job.supervisor"),
 }
 #: Modules of muster that this daemon imports before it listens.
-DAEMON = 408
+DAEMON = 409
 
 
 def imported(*arguments: str) -> set[str]:
