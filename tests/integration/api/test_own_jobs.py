@@ -252,8 +252,11 @@ def test_a_user_reaches_their_own_job_and_no_other(owned: Daemon, alice: User) -
     assert state(owned, alice, "alices") == job_pb2.JOB_STATE_RUNNING
     assert alice(execs.RunCommand, run(job_id="alices", argv=["id", "-u"])).stdout == f"{ALICE}\n".encode()
     request = log_pb2.ReadLogsRequest(job_id="alices")
-    output = b"".join(answer.data for answer in alice(owned.logs.ReadLogs, request))
-    assert output == f"mine\n{ALICE}\n".encode()
+
+    def output() -> bytes:
+        return b"".join(answer.data for answer in alice(owned.logs.ReadLogs, request))
+
+    eventually(lambda: output() == f"mine\n{ALICE}\n".encode())
 
     def start(job: str) -> Iterator[exec_pb2.ExecRequest]:
         return iter([exec_pb2.ExecRequest(start=exec_pb2.ExecStart(job_id=job, argv=["id"], detached=True))])
