@@ -275,7 +275,8 @@ class LastResort:
         """Best effort."""
 
         async def note() -> None:
-            await self._threads.run(job_folder.note, self._entry.paths, lambda job: stop_order.due(job, order))
+            with contextlib.suppress(OSError, SupervisionError):  # a supervisor may have written it
+                await self._threads.run(job_folder.note, self._entry.paths, lambda job: stop_order.due(job, order))
             await self._catch_up()
 
         await self._at_disk.ask(note)

@@ -37,4 +37,4 @@ def test_each_recorded_error_is_in_the_table() -> None:
 
 
 def test_nothing_of_the_machine_that_recorded_them_is_shown() -> None:
-    assert not re.search(r"/tmp/|/home/|/work/|/root/|site-packages", str(recorded()))
+    assert not re.search(r"/(tmp|home|work|root)/|site-packages", str(recorded()))
