@@ -13,7 +13,7 @@ from muster.agent.host.pid_one import is_init, leave_when_asked
 from muster.agent.link import nursery_start
 from muster.agent.link.nursery_start import Begun
 from muster.probes.kernel import late_import
-from muster.supervisors.paths import Root
+from muster.supervisors.paths import ROOT_VARIABLE, Root
 from muster.supervisors.system import descriptors
 
 #: What structlog would show errors with, where that is installed: it takes as long as gRPC, and we show them plainly.
@@ -24,7 +24,7 @@ _UNWANTED = ("rich", "better_exceptions")
 @click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False),
-    envvar="MUSTER_ROOT",
+    envvar=ROOT_VARIABLE,
     help="Keep run, state and log folders under DIR instead of /run/muster, /var/lib/muster and /var/log/muster. "
     "Needs no root user. [env: MUSTER_ROOT]",
     metavar="DIR",

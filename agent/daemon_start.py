@@ -64,6 +64,11 @@ def start(
             click.echo(settings.origin)
             return
         degraded.take_descriptors()
+        if owner_fd is None:  # who brings a daemon has looked
+            from muster.agent.host import task_room
+
+            if trouble := task_room.trouble(task_room.DAEMON):
+                raise StartupError(trouble)
         log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)
         state_folder.prepare(root)
         with lockfile.held(root.daemon_lock), lockfile.state_held(root.state_lock):

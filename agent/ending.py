@@ -1,10 +1,11 @@
-"""How the daemon comes to its end, and what becomes of its jobs.
+"""How the daemon ends, and what happens to its jobs.
 
-A daemon of a node leaves its jobs running: the next daemon finds them. Where no next one can find them they are stopped
-first, with their grace, while the daemon goes on to answer: as PID 1 of a container, whose end is that of all processes
+The daemon of a node leaves its jobs running, and the next daemon finds them. If no next daemon can find them, it first
+stops them with their grace and answers calls meanwhile: as PID 1 of a container, whose end is the end of every process
 in it, and with an owner (`muster run --standalone`).
 """
 
+import asyncio
 import os
 import signal
 import time
@@ -19,7 +20,7 @@ from anyio.abc import TaskGroup
 from muster.agent import threads
 from muster.agent.config.schema import Config
 from muster.agent.errors import ApiError, JobNotFound
-from muster.agent.host import end_signals
+from muster.agent.host import end_signals, log_setup
 from muster.agent.host.end_signals import Ask
 from muster.agent.host.pid_one import is_init
 from muster.supervisors.system import owner_pipe
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 MARGIN_S = 60.0
 #: Seconds that it then has to tell of their ends: there is no next daemon that would. (Its owner waits 5 s in silence.)
 LAST_WORDS_S = 3.0
+#: Seconds that pieces of work have to come to their end once nobody is served any more.
+END_S = 10.0
 #: Seconds between two looks for a job that is being accepted while the daemon ends, and between two tries of a stop.
 _LOOK_S = 0.02
 _AGAIN_S = 1.0
@@ -92,6 +95,16 @@ class Ending:
             late = end_signals.time_limit(os.environ, time.time()) if self._owned and number == signal.SIGTERM else ""
             tasks.start_soon(self._end_jobs, ask, end_signals.name(number) + late)
 
+    def hurry(self) -> None:
+        """Ends the process after END_S, although threads wait for a disk: whatever they are in the middle of survives
+        that as it survives a `kill -9`."""
+        asyncio.get_running_loop().call_later(END_S, self._leave)
+
+    def _leave(self) -> None:
+        _log.warning("ended_waiting", text=f"threads have waited for a disk for {END_S:g} s: musterd ends without them")
+        log_setup.own_log(log_setup.STDERR).settle(log_setup.END_S)
+        os._exit(1 if self.failure else 0)
+
     async def end_with_owner(self, fd: int) -> None:
         """Ends jobs and daemon once no process holds the other end of the pipe `fd`."""
         while True:
@@ -112,11 +125,13 @@ class Ending:
             await anyio.sleep(SOCKETS_S)
             gone = await pool.run(_replaced, bound)
             looks = looks + 1 if gone is not None else 0
-        what = f"{gone}: was removed while musterd listened there, and clients cannot connect any more"
+        what = f"{gone}: was removed while musterd listened on it, and clients can no longer connect"
         if self.stops_jobs:
-            _log.error("sockets.gone", socket=str(gone), text=f"{what}; musterd goes on, since jobs would end with it")
+            _log.error(
+                "sockets.gone", socket=str(gone), text=f"{what}; musterd keeps running, because jobs would end with it"
+            )
             return
-        self.failure = f"{what}: musterd ends, and jobs run on; start it again, if the service does not do so by itself"
+        self.failure = f"{what}: musterd exits, and jobs continue: start it again unless its service does"
         _log.error("sockets.gone", socket=str(gone), text=self.failure)
         self._stopping.set()
 

@@ -17,7 +17,7 @@ _MAX_NAMED = 8
 
 
 class ApiError(Exception):
-    """Base of all of them; never raised itself. Its text is shown to the caller: no secrets, name, value and remedy."""
+    """Base of all of them; never raised itself. The caller sees its text: name, value and remedy, and no secrets."""
 
     code: ClassVar[str] = "INTERNAL"
     reason: str = "DEFECT"
@@ -51,7 +51,7 @@ class JobNotFound(ApiError):
         self.job_id = job_id
 
     def metadata(self) -> dict[str, str]:
-        return {"job_id": _shown(self.job_id)}
+        return {"job_id": self.job_id}
 
 
 class JobIdConflict(ApiError):
@@ -70,7 +70,7 @@ class JobIdConflict(ApiError):
         self.job_id = job_id
 
     def metadata(self) -> dict[str, str]:
-        return {"job_id": _shown(self.job_id)} | ({"fields": self.fields} if self.fields else {})
+        return {"job_id": self.job_id} | ({"fields": self.fields} if self.fields else {})
 
 
 class CardBusy(ApiError):
@@ -134,8 +134,8 @@ class CannotReset(ApiError):
 
 
 class ResetUnderWay(ApiError):
-    """Raised while a card of the node is being reset, for what must wait for its end; or if none is, for what is about
-    one. The message says which."""
+    """Raised for a call that must wait for the end of a reset, while a card of the node is being reset; also for a call
+    about a reset, if there is none. The message says which."""
 
     code = "FAILED_PRECONDITION"
     reason = "RESET_UNDER_WAY"
@@ -160,8 +160,9 @@ class NothingToAccept(ApiError):
     reason = "NOTHING_TO_ACCEPT"
 
     def __init__(self, card: str, there: list[str]) -> None:
-        has = f"to accept are {', '.join(there[:8])}{', ...' if len(there) > 8 else ''}" if there else "no card differs"
-        super().__init__(f"card {_shown(card)}: nothing to accept: {has} on this node; see `muster node`")
+        names = f"{', '.join(there[:8])}{', ...' if len(there) > 8 else ''}"
+        has = f"the cards that differ are {names}" if there else "no card of this node differs"
+        super().__init__(f"card {_shown(card)}: nothing to accept: {has}; see `muster node`")
 
 
 class JobNotEnded(ApiError):
@@ -175,7 +176,7 @@ class JobNotEnded(ApiError):
         self.job_id = job_id
 
     def metadata(self) -> dict[str, str]:
-        return {"job_id": _shown(self.job_id)}
+        return {"job_id": self.job_id}
 
 
 class JobAlive(JobNotEnded):
@@ -208,7 +209,7 @@ class TooMany(ApiError):
 
 
 class TooManyJobs(TooMany):
-    """Raised when as many jobs as the daemon may have have not ended."""
+    """Raised when the number of jobs that have not ended reaches the daemon's limit."""
 
     reason = "TOO_MANY_JOBS"
 
@@ -279,7 +280,7 @@ class JournalUnreadable(ApiError):
         self.job_id = job_id
 
     def metadata(self) -> dict[str, str]:
-        return {"job_id": _shown(self.job_id)}
+        return {"job_id": self.job_id}
 
 
 class LogUnreadable(ApiError):
@@ -293,7 +294,7 @@ class LogUnreadable(ApiError):
         self.job_id = job_id
 
     def metadata(self) -> dict[str, str]:
-        return {"job_id": _shown(self.job_id)}
+        return {"job_id": self.job_id}
 
 
 class CursorTooOld(ApiError):
@@ -319,9 +320,9 @@ class OffsetOutOfRange(ApiError):
     def __init__(self, rank: int, offset: int, end: int, begin: int = 0) -> None:
         whose = "the job's own log" if rank < 0 else f"rank {rank}"
         if offset > end:
-            what = f"offset {offset} is beyond the end of the log at byte {end}"
+            what = f"offset {offset} is beyond the end of the log at byte {end}: begin there, or before"
         else:
-            what = f"offset {offset} is before the first stored byte: the log holds bytes {begin} to {end}"
+            what = f"offset {offset} is before the first stored byte: begin at {begin}; the log ends at {end}"
         super().__init__(f"{whose}: {what}")
         self.rank = rank
         self.begin, self.end = begin, end
@@ -354,7 +355,7 @@ class SessionNotFound(ApiError):
         self.session_id = session_id
 
     def metadata(self) -> dict[str, str]:
-        return {"session_id": _shown(self.session_id)}
+        return {"session_id": self.session_id}
 
 
 class TooManySessions(ApiError):
@@ -371,6 +372,17 @@ class HistoryUnreadable(ApiError):
     code = "UNAVAILABLE"
     reason = "HISTORY_UNREADABLE"
     retry_after = 15.0
+
+
+class DiskSilent(ApiError):
+    """Raised when the disk of the job records does not answer. `left`: what became of the call, and what to do."""
+
+    code = "RESOURCE_EXHAUSTED"
+    reason = "DISK_SILENT"
+    retry_after = 30.0
+
+    def __init__(self, folder: str, seconds: float, left: str) -> None:
+        super().__init__(f"{folder}: its disk has not answered for {seconds:.0f} s: {left}")
 
 
 class StartupError(ApiError):
@@ -409,26 +421,26 @@ class NotTheirs(ApiError):
 
 
 class IdentityNeeded(ApiError):
-    """Raised when a caller may reach only its own jobs, and does not show who it is."""
+    """Raised when a caller may reach only its own jobs, and sends no token that says who it is."""
 
     code = "UNAUTHENTICATED"
     reason = "IDENTITY_NEEDED"
 
     def __init__(self, where: str) -> None:
         super().__init__(
-            f"musterd serves users their own jobs only (own_jobs_only in [access]), and {where} does not say which "
-            "user it is: send a token of identity.sock, beside that socket, as muster-token"
+            f"musterd shows users only their own jobs (own_jobs_only in [access]), and {where} does not say who it is: "
+            "get a token from identity.sock, beside that socket, and send it as muster-token"
         )
 
 
 class TokenRefused(ApiError):
-    """Raised when a token says nothing of its bearer any more."""
+    """Raised when a token no longer identifies its caller."""
 
     code = "UNAUTHENTICATED"
     reason = "TOKEN_REFUSED"
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"the token of this call is refused: {why}; get a new one from identity.sock")
+        super().__init__(f"the token of this call is not valid: {why}; get a new one from identity.sock")
 
 
 def _shown(text: str) -> str:

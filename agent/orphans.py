@@ -1,8 +1,8 @@
-"""As PID 1, the daemon or `muster run --standalone`: orphans of the whole container come to it, and it waits for them.
+"""As PID 1, the daemon or `muster run --standalone` gets the orphans of the whole container and reaps them.
 
-Mostly these are a container's own. Those of muster come only where a nursery, which is a subreaper, was killed: its
-supervisors, and ranks whose supervisor was killed too. Such a rank stays a zombie until a successor has written down
-how it ended: the zombie is the only record of that (docs/concepts/recovery.md).
+Most of them are the container's own. muster's processes come here only if somebody killed a nursery, which is a
+subreaper: its supervisors, and ranks whose supervisor was killed too. Such a rank stays a zombie until a successor has
+recorded how it ended, because the zombie is the only record of that (docs/concepts/recovery.md).
 """
 
 import os

@@ -14,7 +14,7 @@ def seconds(duration: Duration, field: str, found: list[Violation]) -> float:
     """Length in seconds. An invalid protobuf duration is added to `found` and counts as 0."""
     whole, nanos = duration.seconds, duration.nanos
     if abs(whole) > MAX_DURATION_S or abs(nanos) > 999_999_999 or whole * nanos < 0:
-        found.append(Violation(field, f"{whole} s and {nanos} ns: is no valid google.protobuf.Duration"))
+        found.append(Violation(field, f"{whole} s and {nanos} ns: is not a valid google.protobuf.Duration"))
         return 0.0
     return whole + nanos / 1e9
 

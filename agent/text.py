@@ -12,6 +12,8 @@ from muster.probes.kernel import number_lists
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+#: Colours of the states of a job on a terminal.
+STATE_COLOURS = {"SUCCEEDED": "green", "RUNNING": "green", "FAILED": "red", "LOST": "red", "STOPPED": "yellow"}
 # Escape sequences: CSI, the strings (OSC, DCS, SOS, PM, APC) with their ends, and the short ones. The bounds keep
 # a job from hiding all that follows.
 _ESCAPES = re.compile(
@@ -56,7 +58,7 @@ def duration(text: str) -> float:
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", stripped):
         return float(stripped)
     if not stripped or _PART.sub("", stripped):
-        raise ValueError(f"{text!r} is no duration: write 15s, 500ms, 10m, 2h, 1d, 1h30m or a number of seconds")
+        raise ValueError(f"{text!r} is not a duration: write 15s, 500ms, 10m, 2h, 1d, 1h30m or a number of seconds")
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(stripped))
 
 
@@ -102,6 +104,16 @@ def local(seconds: float, now: float | None = None) -> str:
     then = time.localtime(seconds)
     same_day = time.localtime(now)[:3] == then[:3]
     return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", then)
+
+
+def time_of_day(seconds: float) -> str:
+    """Here: 08:00:00."""
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
+def utc(seconds: float) -> str:
+    """To the second: 2030-01-31T08:00:00Z."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def rfc3339(seconds: float) -> str:

@@ -117,12 +117,11 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
     limits = Degraded(root, health.found)
 
     # Jobs.
-    registry = Registry(root, config, events, nursery, driver, leasing, health)
+    registry = Registry(root, config, events, nursery, driver, leasing, health, limits)
     # A daemon of one job has its log folder from who asked for it, for logs of the job alone.
     audit = Audit(root.audit_log if owner_fd is None else root.state / root.audit_log.name)
     own_logs = OwnLogs(root, audit, events, health.found)
     registry.of_daemon = (limits, own_logs)
-    registry.on_no_room = limits.refused
     crashes = Crashes(events, health.found, registry.known)
     nursery.died = crashes.died
     losses = OutputLosses(root, health.found, registry.writing)
@@ -136,7 +135,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
     # What watches them, and what tells of them.
     telemetry = Telemetry(root, config, driver, registry, owned=owner_fd is not None)
     stacks = Stacks(registry, driver)
-    hangs = HangWatch(config, events, registry, telemetry.records, stacks)
+    hangs = HangWatch(root, config, events, registry, telemetry.records, stacks)
     known = Sources(events, telemetry, health, config, root)
     explaining = Explaining(known, registry)
     if owner_fd is None:  # the command writes that of a standalone run
@@ -149,7 +148,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
     # What is kept of them.
     collected = CollectedLogs(root.collected_logs)
     keeping = LogKeeping(root, config, events, registry, collected)
-    collecting = Collecting(config, registry, keeping, collected, telemetry.history, events)
+    collecting = Collecting(config, registry, keeping, collected, telemetry.history)
 
     return Daemon(
         registry=registry,
@@ -209,7 +208,6 @@ async def _run(daemon: Daemon) -> None:
         await tasks.start(daemon.nursery.run)
         await tasks.start(daemon.keeping.run)
         await tasks.start(daemon.registry.run)
-        tasks.start_soon(daemon.collecting.run)
         tasks.start_soon(daemon.explaining.run)
         # Not waited for: a driver may hang, and the daemon answers all the same.
         tasks.start_soon(_open_driver, daemon)
@@ -219,6 +217,8 @@ async def _run(daemon: Daemon) -> None:
         await tasks.start(daemon.telemetry.run)
         await tasks.start(daemon.metrics.run)
         await tasks.start(daemon.notifier.run)
+        # Only now: webhooks are in the records of jobs, those that ended while no daemon ran among them.
+        tasks.start_soon(daemon.collecting.run)
         async with anyio.create_task_group() as serving:
             await serving.start(serve_api, daemon)
             daemon.note("node.started", f"musterd {build.FULL} started")
@@ -232,6 +232,7 @@ async def _run(daemon: Daemon) -> None:
             daemon.registry.close()
             running = "" if daemon.ending.stops_jobs else "; jobs run on"
             daemon.note("node.stopping", f"musterd is ending{running}")
+        daemon.ending.hurry()
         tasks.cancel_scope.cancel()
 
 

@@ -1,4 +1,4 @@
 """The budgets of muster, each measured beside its peer in the same run: `python -m benchmarks [NAME...]`.
 
-Method and results: docs/concepts/performance.md.
+docs/contributing/benchmarks.md describes them, docs/concepts/performance.md has the results.
 """

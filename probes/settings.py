@@ -227,6 +227,16 @@ def absolute_path(path: str) -> str:
     return "" if not path or path.startswith("/") else f"{path!r}: must be an absolute path"
 
 
+def optional_path(default: str, help: str) -> str:
+    """A setting: an absolute path, or empty."""
+    return setting(default, help, what="an absolute path, or empty", rule=absolute_path)
+
+
+def percent(default: float, help: str) -> float:
+    """A setting: a share."""
+    return setting(default, help, most=100)
+
+
 def _number(value: float) -> str:
     return str(value).removesuffix(".0")
 

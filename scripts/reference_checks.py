@@ -14,8 +14,9 @@ from scripts.reference_table import table
 _HEAD = """# Checks and codes
 
 Which checks there are, which codes they find, what a code means and what to do about it. `make docs` writes this page
-from `probes/checks/codes.py` and the catalogues of checks. [checks.md](../guides/checks.md) says how to run them,
-[node-health.md](../concepts/node-health.md) how muster judges, [settings.md](settings.md#checks) has their settings.
+from `probes/checks/codes.py` and the catalogues of checks. [Check a node](../guides/checks.md) says how to run them,
+[Node health](../concepts/node-health.md) how muster judges,
+[Settings of musterd: checks](settings.md#checks) has their settings.
 
 A code is stable: it is never renamed or given another meaning. `muster check explain CODE` says the same as this page.
 
@@ -43,7 +44,7 @@ def checks() -> str:
         f"\n## Active checks\n\nThose of `muster check --active`.\n\n{table(('item', 'looks at'), of_work)}",
         "\n## Codes\n\n",
         "`status` is that of the code; settings and the node may make it milder: see\n"
-        "[node-health.md](../concepts/node-health.md). `ends by` says how the condition goes away; a code without it\n"
+        "[Node health](../concepts/node-health.md). `ends by` says how the condition goes away; a code without it\n"
         "makes no condition. `muster check clear` ends any of them.\n",
     ]
     for item, codes in _by_item():

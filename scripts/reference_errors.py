@@ -7,14 +7,15 @@ from scripts.reference_table import table
 _HEAD = """# Error reasons
 
 What each error of the API means, and whether to try again. `make docs` writes this page from
-`proto/muster/client/error_reasons.py`; the client ([clients.md](../guides/clients.md)) decides by the same table.
+`proto/muster/client/error_reasons.py`; the client ([Clients](../guides/clients.md)) decides by the same table.
 
 Each error has a status code and, in its details, a `google.rpc.ErrorInfo` of the domain `muster` with a stable
 `reason`. Decide by the reason, show the message. Where the table has a pause, the error carries it as
 `google.rpc.RetryInfo`.
 
-Every call may be repeated without harm, except `RunCommand`, `Exec` and `ResetCard`, which act each time. The second
-answer of `Delete` differs: it is NOT_FOUND.
+Every call may be repeated without harm, except those that act each time: `RunCommand`, `ResetCard`, `Exec` with
+`start`, and `Start` without a job id. A repeated `Delete`, `ClearConditions`, `AcceptCards` or `CancelReset` may fail
+where the first one had its effect, because nothing is left to do; the page of each says how.
 
 """
 

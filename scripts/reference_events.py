@@ -6,13 +6,14 @@ from scripts.reference_table import table
 _HEAD = """# Events
 
 Every kind of event that `muster events` shows and `Watch` streams. `make docs` writes this page from
-`agent/events/event_kinds.py`. [scheduler-streams.md](../guides/scheduler-streams.md#events) says how
-to follow them without a gap, [notify.md](../guides/notify.md) how to be notified.
+`agent/events/event_kinds.py`.
+[Lists, events, logs and commands for programs: events](../guides/scheduler-streams.md#events) says how to follow them
+without a gap, [Notifications](../guides/notify.md) how to be notified.
 
 Ignore kinds that you do not know: later releases have more.
 
-`seconds` is how long that took which ended with the event: the wait for the rank table, the checks, a script, the
-preparation, the life of a rank. In `job.stopping`, `job.restarting` and `job.ended` it is the time since the last of
+`seconds` says how long it took until the event: the wait for the rank table, the checks, a script, the preparation, the
+life of a rank. In `job.stopping`, `job.restarting` and `job.ended` it is the time since the last of
 `job.checking`, `job.preparing`, `job.running` and `job.stopping`.
 
 """

@@ -15,8 +15,8 @@ from tests.corpus.scenarios import Scenario
 
 _HEAD = """# The tables of the hang rule
 
-How muster decides whether a job hangs, row by row. [hang.md](../concepts/hang.md) explains the rule, and
-[settings.md](settings.md) has its numbers. `make docs` writes this page from `probes/hang/tables/`.
+How muster decides whether a job hangs, row by row. [Is a job hung?](../concepts/hang.md) explains the rule, and
+[Settings of musterd](settings.md) has its numbers. `make docs` writes this page from `probes/hang/tables/`.
 
 For each telemetry record muster reads the signs of life (table 1), adds up how long the silence may last (table 2), and
 takes the first row of table 3 that holds. The evidence of a verdict names that row as `row`, and the rows of table 2

@@ -12,7 +12,7 @@ from scripts.reference_table import table
 _HEAD = """# Metrics
 
 Every metric that `musterd` shows to Prometheus. `make docs` writes this page from the catalogues in `agent/`.
-[metrics.md](../guides/metrics.md) says how to switch them on and what to expect of them.
+[Metrics for Prometheus](../guides/metrics.md) says how to switch them on and what to expect of them.
 
 """
 
@@ -48,13 +48,13 @@ def metrics() -> str:
     return _HEAD + "\n".join(
         (
             f"## The daemon, jobs, the node\n\n{_table(node_metrics.OWN, own_logs.OWN, slots.OWN)}",
-            f"`state`: {_words(State)}. `item` and `code`: [checks.md](checks.md). `device` is what it is about "
+            f"`state`: {_words(State)}. `item` and `code`: [Checks and codes](checks.md). `device` is what it is about "
             '("card 3",\n"mlx5_0", "/dev/shm"), empty for the node. `injected="true"` marks a drill.\n'
             "musterd shows at most 1024 results of checks, the gravest first, and 512 conditions.\n",
             f"## Since the start of the daemon\n\n{_table(tally.OWN)}",
             f"`recommendation`: {_words(tally.RECOMMENDATIONS)}. `outcome`: {_words(Outcome)}.\n"
-            f"`verdict`: {_words(tally.HANG_VERDICTS)}; `kind` is that of [hang.md](../concepts/hang.md). A verdict is "
-            "counted\nonce, when it is reached; not again by a daemon that starts while it stands.\n"
+            f"`verdict`: {_words(tally.HANG_VERDICTS)}; `kind` is that of [Is a job hung?](../concepts/hang.md). A "
+            "verdict is counted\nonce, when it is reached; not again by a daemon that starts while it stands.\n"
             "`card` is empty for an Xid of a card that is not known.\n",
             "## Cards\n\nA host without cards has only `muster_cards`, of its slots.\n\n"
             f"{_table(card_metrics.OWN, slow_metrics.OWN)}",

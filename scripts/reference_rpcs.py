@@ -13,17 +13,17 @@ _HEAD = """# Calls of the API
 
 Every call that `musterd` answers. `make docs` writes this page from
 [proto/muster/v1](../../proto/muster/v1), which has the messages with a comment for each field. The page of a call shows
-a request with its answer, the errors, the deadline and whether to repeat it. [errors.md](errors.md) has the errors,
-[sequences.md](api/sequences.md) calls in their order, [job-states.md](api/job-states.md) the states of a job,
-[schedulers.md](../guides/schedulers.md) says how to use the calls together. `musterd` also answers
+a request with its answer, the errors, the deadline and whether to repeat it. [Error reasons](errors.md) has the errors,
+[Sequences](api/sequences.md) calls in their order, [States of a job](api/job-states.md) the states of a job,
+[A scheduler on the API](../guides/schedulers.md) says how to use the calls together. `musterd` also answers
 `grpc.health.v1.Health`.
 
 ## Every call
 
 """
 _TAIL = """
-Any call may fail with {common}; [errors.md](errors.md) says what each means. `muster.client` follows all of these rules
-([clients.md](../guides/clients.md)).
+Any call may fail with {common}; [Error reasons](errors.md) says what each means. `muster.client` follows all of these
+rules ([Clients](../guides/clients.md)).
 """
 #: What is true of every call.
 _RULES = (
@@ -47,8 +47,8 @@ _RULES = (
     (
         "slots",
         "a listener serves a limited number of calls at once, by kind (`max_followers`, `max_watchers`, "
-        "`max_streams` of [settings.md](settings.md#limits)). Beyond, the call fails with TOO_MANY_STREAMS (`exec`: "
-        "TOO_MANY)",
+        "`max_streams` of [Settings of musterd: limits](settings.md#limits)). Beyond, the call fails with "
+        "TOO_MANY_STREAMS (`exec`: TOO_MANY)",
     ),
 )
 _SERVICE = re.compile(r"^service (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)

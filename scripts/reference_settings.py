@@ -22,7 +22,7 @@ Every key of the configuration file, with its default and the values that are al
 - Only root and the user of `musterd` may be able to change the file, the run, state and log folders, and every folder
   above them: who can change them says which programs the daemon runs. Otherwise musterd refuses to start; on reload it
   keeps the configuration that it has.
-  [security.md](../concepts/security.md#trusted-folders) has the rule.
+  [Files and their owners: trusted folders](../concepts/file-owners.md#trusted-folders) has the rule.
 - `MUSTER_ROOT` in the environment stands for `--root`. Under systemd the daemon sends READY, RELOADING and STOPPING to
   `NOTIFY_SOCKET`.
 """
@@ -43,7 +43,7 @@ def settings() -> str:
 
 
 def _row(one: Setting) -> str:
-    key = f"`{one.name}`" + (" *" if one.restart else "")
+    key = f"`{one.name}`" + ("&nbsp;*" if one.restart else "")
     return (
         "| " + " | ".join(cell.replace("|", "\\|") for cell in (key, _default(one), one.allowed(), one.help)) + " |\n"
     )

@@ -1,4 +1,4 @@
-"""Makes reports of invented jobs, to look at: python -m scripts.sample_reports FOLDER
+"""Makes reports of invented jobs, to look at: python -m scripts.sample_reports FOLDER [NAME...]
 
 Journals, events, history, stacks and logs are written as musterd writes them; `muster report` then reads them. The
 tests of the report use the same jobs. A healthy, a failed, a hung, a restarted and a hostile one, one that fails after
@@ -39,7 +39,6 @@ from muster.agent.telemetry.history.history_rows import (
     SeriesFacts,
     SeriesKey,
 )
-from muster.agent.telemetry.history.history_store import FILE
 from muster.probes.stacks import ProcessStacks
 from muster.probes.stacks.record import PythonThread, Task
 from muster.supervisors.model import journal
@@ -135,7 +134,7 @@ class SampleJob:
         facts |= {one: SeriesFacts(live=False) for one in ranks.values()}
         used = Busy(T0 + begin, busy * (end - begin), end - begin) if busy else Busy(T0)
         facts[key] = SeriesFacts("nvidia", live=live, busy=used, cards=tuple((k, i) for i, k in cards.items()))
-        database = Database.open(self.root.state / FILE, BOUNDS)
+        database = Database.open(self.root.telemetry, BOUNDS)
         try:
             at = begin
             rows: dict[SeriesKey, list[Row]] = {one: [] for one in facts}
@@ -466,7 +465,7 @@ async def node(folder: Path) -> float:
                                                 for at in range(int(30.1 * HOUR), int(36 * HOUR), 60)]
         for index in range(8)
     }  # fmt: skip
-    database = Database.open(first.root.state / FILE, BOUNDS)
+    database = Database.open(first.root.telemetry, BOUNDS)
     try:
         facts = {key: SeriesFacts("nvidia", int(key.name[-4:])) for key in idle_cards} | {
             SeriesKey("node"): SeriesFacts()
@@ -501,16 +500,13 @@ async def reported(folder: Path, job_id: str, form: str = writing.HTML) -> str:
     return writing.text(report, form)
 
 
-async def _main(folder: Path) -> None:
+async def _main(folder: Path, names: Sequence[str]) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    for name in SAMPLES:
-        path = folder / f"{name}.html"
-        path.write_text(await made(folder / f"{name}.node", name), "utf-8")
+    for name in names:
+        below, path = folder / f"{name}.node", folder / f"{name}.html"
+        path.write_text(await (made_of_node(below) if name == "node" else made(below, name)), "utf-8")
         print(f"{path}: {path.stat().st_size} bytes")
-    path = folder / "node.html"
-    path.write_text(await made_of_node(folder / "node.node"), "utf-8")
-    print(f"{path}: {path.stat().st_size} bytes")
 
 
 if __name__ == "__main__":
-    anyio.run(_main, Path(sys.argv[1]))
+    anyio.run(_main, Path(sys.argv[1]), sys.argv[2:] or [*SAMPLES, "node"])

@@ -7,6 +7,11 @@ from pathlib import Path
 
 from muster.probes.kernel.dataclass import dataclass
 
+#: Names a folder for all of them, as `--root`.
+ROOT_VARIABLE = "MUSTER_ROOT"
+#: Bytes that the path of a unix socket may have (sun_path less its NUL).
+MAX_SOCKET = 107
+
 
 @functools.cache
 def code() -> str:
@@ -120,6 +125,11 @@ class JobPaths:
         return self.folder / "explained.json"
 
     @property
+    def hang(self) -> Path:
+        """What the hang rule remembers; see agent/hang/hang_state.py."""
+        return self.folder / "hang.json"
+
+    @property
     def exports(self) -> Path:
         """The environment that pre_start left, each variable ended by NUL; belongs to the job's user, mode 0600."""
         return self.folder / "exports"
@@ -166,6 +176,11 @@ class JobPaths:
 def rank_log_name(job_id: str, rank: int, device: int) -> str:
     """Name of the file for the output of a rank, as ModelArts' launcher calls it."""
     return f"{job_id}-proc-rank-{rank}-device-{device}.txt"
+
+
+def index_of(log: Path) -> Path:
+    """The time index beside a log; see `time_index.py`."""
+    return log.with_suffix(".idx")
 
 
 #: Suffix of the folder that a job gets if the usual one belongs to another user.
@@ -256,6 +271,11 @@ class Root:
         return self.run / f"{self.nursery_name}.{pid}.lock"
 
     @property
+    def rehearsal(self) -> Path:
+        """The folder in which a supervisor of this code rehearses a job; see supervisors/nursery/rehearsal.py."""
+        return self.run / f"{self.nursery_name}.rehearsal"
+
+    @property
     def nursery_log(self) -> Path:
         """What nursery and supervisors have to say that is in no journal (a defect's traceback, say)."""
         return self.log / "nursery.log"
@@ -280,9 +300,39 @@ class Root:
         return self.state / "collected_logs"
 
     @property
+    def removing(self) -> Path:
+        """Log files that are being removed; see agent/logs/log_keeping.py."""
+        return self.state / "removing.json"
+
+    @property
     def version(self) -> Path:
         """One line: the format of the state folder."""
         return self.state / "version"
+
+    @property
+    def node(self) -> Path:
+        """The conditions of the node, its counts and its cards; see agent/node/node_file.py."""
+        return self.state / "node.json"
+
+    @property
+    def active_figures(self) -> Path:
+        """What active tests came to; see agent/node/active_look.py."""
+        return self.state / "active.json"
+
+    @property
+    def reset(self) -> Path:
+        """A reset that is under way; see agent/reset/reset_file.py."""
+        return self.state / "reset.json"
+
+    @property
+    def outbox(self) -> Path:
+        """Notifications that nobody has taken yet; see agent/notify/backlog.py."""
+        return self.state / "notify.json"
+
+    @property
+    def telemetry(self) -> Path:
+        """The history of readings; see agent/telemetry/history/."""
+        return self.state / "telemetry.db"
 
     @property
     def jobs(self) -> Path:
@@ -315,12 +365,12 @@ class Root:
         return self.log / f"{job_id}-worker-{node_rank}.log"
 
     def service_log(self, job_id: str, node_rank: int, index: int) -> Path:
-        """The file that the output of a service goes to; its time index has the same name with `.idx`."""
+        """The file that the output of a service goes to."""
         return self.log / f"{job_id}-service-{node_rank}-{index}.log"
 
     def job_index(self, job_id: str, node_rank: int) -> Path:
         """When which part of the job's own log was written."""
-        return self.log / f"{job_id}-muster-{node_rank}.idx"
+        return index_of(self.job_log(job_id, node_rank))
 
     def job_logs(self, job_id: str) -> Path:
         """Folder of further logs of a job (plog of CANN, launchers' own); it belongs to the job's user."""
@@ -331,5 +381,5 @@ class Root:
         return self.log / f"{job_id}{OWN_LOGS}"
 
     def rank_index(self, job_id: str, rank: int, device: int) -> Path:
-        """The time index beside it; see `time_index.py`."""
-        return self.log / f"{rank_log_name(job_id, rank, device).removesuffix('.txt')}.idx"
+        """The time index beside it."""
+        return index_of(self.rank_log(job_id, rank, device))

@@ -20,6 +20,8 @@ _OPTIONS = (
     "--disable-background-networking", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
     "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe",
 )  # fmt: skip
+#: Of keys that the browser knows by their number alone.
+_KEYS = {"Tab": 9, "Enter": 13}
 
 
 def chromium() -> str | None:
@@ -142,8 +144,9 @@ class Browser:
 
     def key(self, name: str, text: str = "") -> None:
         """Presses a key."""
+        code = {"windowsVirtualKeyCode": _KEYS[name]} if name in _KEYS else {}
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=name, text=text if kind == "keyDown" else "")
+            self.call("Input.dispatchKeyEvent", type=kind, key=name, text=text if kind == "keyDown" else "", **code)
 
     def mouse(self, kind: str, x: float, y: float) -> None:
         """mouseMoved, mousePressed or mouseReleased, of the left button."""

@@ -19,7 +19,7 @@ import hypothesis
 import pytest
 
 from muster.supervisors.paths import Root
-from muster.supervisors.system import lock
+from muster.supervisors.system import cgroups, lock
 from muster.v1 import (
     event_pb2,
     event_pb2_grpc,
@@ -163,6 +163,16 @@ def eventually(what: Callable[[], Any], seconds: float = 60.0, message: str = ""
             raise AssertionError(f"not within {seconds} s: {message or what}")
         # Often at first, and then so that many who wait leave the cores to those who work.
         time.sleep(min(max(0.005, waited / 20), 0.05))
+
+
+def remove(folder: Path) -> None:
+    """A folder with all that is in it, where a nursery that is about to end may still make and remove files."""
+
+    def gone() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    eventually(gone)
 
 
 def alive(pid: int) -> bool:
@@ -310,6 +320,11 @@ class Daemon:
             return job if job.state not in (job_pb2.JOB_STATE_ACCEPTED, 2, 3) else None
 
         return eventually(running, message=f"{job_id} runs")
+
+    def cgroups(self, job_id: str) -> list[str]:
+        """The job's folders in all hierarchies. Those of others may go meanwhile, where pathlib would raise."""
+        name = cgroups.name_of(self.root, job_id)
+        return [os.path.join(folder, name) for folder, names, _ in os.walk("/sys/fs/cgroup") if name in names]
 
     def rank_pid(self, job_id: str, rank: int = 0) -> int:
         """Of a rank that runs; its output may well be there before the daemon knows it."""

@@ -15,9 +15,10 @@ from typing import Any
 
 from muster.agent.api import certificate, own_jobs
 from muster.agent.api.identity import PeerProcess, Tokens
-from muster.agent.api.own_jobs import EVERYTHING, Reach
+from muster.agent.api.own_jobs import EVERYTHING, PACKAGE, Reach
 from muster.agent.config.access_settings import AccessTable
 from muster.agent.errors import ApiError, IdentityNeeded, NotAllowed, NotKnown, TokenRefused
+from muster.agent.text import utc
 from muster.client.own_token import CLAIM_HEADER, HEADER, by_command
 from muster.probes.kernel.dataclass import dataclass
 
@@ -32,23 +33,22 @@ class Role(enum.Enum):
 _MAX_CLAIM = 128
 #: The client in whose name those call who do not show who they are.
 _UNKNOWN = "clients without a token"
-_PACKAGE = "/muster.v1."
 #: Calls that change nothing and run nothing. GetStacks and RunChecks are not here: they run programs as root.
 LOOKS = frozenset(
     {
-        f"{_PACKAGE}EventService/Watch",
-        f"{_PACKAGE}ExecService/ListSessions",
-        f"{_PACKAGE}JobService/Get",
-        f"{_PACKAGE}JobService/GetReport",
-        f"{_PACKAGE}JobService/List",
-        f"{_PACKAGE}JobService/Wait",
-        f"{_PACKAGE}LogService/ReadLogs",
-        f"{_PACKAGE}LogService/ReadNodeLogs",
-        f"{_PACKAGE}NodeService/GetNode",
-        f"{_PACKAGE}ProbeService/ListChecks",
-        f"{_PACKAGE}TelemetryService/GetHistory",
-        f"{_PACKAGE}TelemetryService/GetTelemetry",
-        f"{_PACKAGE}TelemetryService/RecordTelemetry",
+        f"{PACKAGE}EventService/Watch",
+        f"{PACKAGE}ExecService/ListSessions",
+        f"{PACKAGE}JobService/Get",
+        f"{PACKAGE}JobService/GetReport",
+        f"{PACKAGE}JobService/List",
+        f"{PACKAGE}JobService/Wait",
+        f"{PACKAGE}LogService/ReadLogs",
+        f"{PACKAGE}LogService/ReadNodeLogs",
+        f"{PACKAGE}NodeService/GetNode",
+        f"{PACKAGE}ProbeService/ListChecks",
+        f"{PACKAGE}TelemetryService/GetHistory",
+        f"{PACKAGE}TelemetryService/GetTelemetry",
+        f"{PACKAGE}TelemetryService/RecordTelemetry",
     }
 )
 #: gRPC's own services: health and reflection.
@@ -133,7 +133,7 @@ def of_certificate(
     def find(context: Any) -> Caller:
         found = certified(context)
         if found and time.time() > (end := _expires(context)):
-            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end))
+            when = utc(end)
             return Caller(None, f"certificate {found[0]}, which expired at {when}, from {context.peer()}")
         operators, readers = names()
         for role, known in ((Role.OPERATOR, operators), (Role.READER, readers)):

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 
 from muster.agent import threads
 from muster.agent.api.access import Caller
+from muster.agent.text import time_of_day, utc
 from muster.supervisors.supervision_errors import explain
 from muster.supervisors.system import trust
 from muster.v1 import node_pb2
@@ -112,7 +113,7 @@ class Audit:
             at = os.path.join(self.path.parent, error.filename or self.path.name)
             if data or not self._refused:
                 _log.error("audit.unwritten", path=at, error=error.strerror, **line)
-            when = time.strftime("%H:%M:%S", time.localtime(self._since))
+            when = time_of_day(self._since)
             refused = f"cannot write {at}: {explain(OSError(error.errno, error.strerror))}; "
             refused += (
                 f"the audit log lacks {self._untold} line(s) since {when}; the daemon's log has them"
@@ -127,7 +128,7 @@ class Audit:
         """The line that replaces the lost lines; empty if none were lost."""
         if not self._untold:
             return b""
-        when, since = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) for at in (time.time(), self._since))
+        when, since = (utc(at) for at in (time.time(), self._since))
         return json.dumps({"time": when, "call": "LOST", "lines": self._untold, "since": since}).encode() + b"\n"
 
     def _append_to(self, folder: int, data: bytes) -> None:
@@ -166,7 +167,7 @@ class Call:
             self._write(answer)
 
     def _write(self, answer: str) -> None:
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        when = utc(time.time())
         call = self.method.rpartition(".")[2]
         self._audit.write({"time": when, "call": call, **self._who, **self._about, "answer": answer})
 

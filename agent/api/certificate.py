@@ -1,9 +1,9 @@
 """The names in a client's certificate and its expiry, read from the certificate itself.
 
-gRPC tells them, too, but cut at a NUL ("operator.example\\0.mallory.example" would be the operator), with addresses and
-names of other kinds among those of hosts, and with a common name that counts beside them. The caller was verified:
-the authority signed the certificate, which has the only possible encoding (DER, X.690; RFC 5280). That was at
-the first handshake: neither a connection that stays nor a session that is resumed is verified again.
+gRPC reports names, too, but cut at a NUL ("operator.example\\0.mallory.example" would be the operator), with addresses
+and names of other kinds among those of hosts, and with a common name that counts beside them. The TLS handshake has
+verified the caller: the authority signed the certificate, which has the only possible encoding (DER, X.690; RFC 5280).
+TLS verifies neither an open connection nor a resumed session again.
 """
 
 import base64

@@ -10,19 +10,18 @@ from muster.agent import protobuf_times
 from muster.agent.config.schema import ExecTable
 from muster.agent.errors import InvalidRequest, RankNotRunning
 from muster.agent.jobs.entry import Entry, no_such_rank
+from muster.supervisors.launch.session_start import MAX_ARGV, MAX_REQUEST, MAX_SIZE
 from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model.spec import Boot, JobSpec, Violation
 from muster.supervisors.model.states import State
 from muster.v1 import exec_pb2
 
-#: Maximum bytes of a command with its arguments and of its variables; maximum bytes of the order as JSON.
-MAX_ARGV = MAX_ENV = 1 << 20
-MAX_BODY = 3 << 19
+#: Maximum bytes of a command's variables.
+MAX_ENV = 1 << 20
 #: Longest time limit of a session and of a single command, and a command's default time limit; in seconds.
 MAX_SESSION_S = 365 * 86_400.0
 MAX_COMMAND_S = 3600.0
 COMMAND_S = 60.0
-_MAX_SIZE = 65535
 
 _Asked = exec_pb2.ExecStart | exec_pb2.RunCommandRequest
 
@@ -72,7 +71,7 @@ def command(asked: exec_pb2.RunCommandRequest, entry: Entry, settings: ExecTable
 def window_problems(window: exec_pb2.WindowSize, name: str) -> list[Violation]:
     """The faults of a terminal size: each dimension has 16 bits."""
     sizes = (("rows", window.rows), ("columns", window.columns))
-    return [Violation(f"{name}.{which}", f"{n}: must be 0 to {_MAX_SIZE}") for which, n in sizes if n > _MAX_SIZE]
+    return [Violation(f"{name}.{which}", f"{n}: must be 0 to {MAX_SIZE}") for which, n in sizes if n > MAX_SIZE]
 
 
 def _problems(asked: _Asked, entry: Entry) -> list[Violation]:
@@ -119,8 +118,8 @@ def _order(
         "by": by,
     }
     encoded = json.dumps(body, ensure_ascii=False).encode()
-    if not found and len(encoded) > MAX_BODY:
-        found.append(Violation("argv", f"with env has {len(encoded)} bytes as JSON: at most {MAX_BODY} are allowed"))
+    if not found and len(encoded) > MAX_REQUEST:
+        found.append(Violation("argv", f"with env has {len(encoded)} bytes as JSON: at most {MAX_REQUEST} are allowed"))
     if found:
         raise InvalidRequest(found)
     if entry.job.state != State.RUNNING:

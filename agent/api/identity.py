@@ -28,6 +28,7 @@ from anyio.abc import SocketAttribute, SocketStream, TaskStatus
 from muster.agent import threads
 from muster.agent.errors import StartupError, TokenRefused
 from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.system import trust
 
 #: Seconds for which a token is good.
 TOKEN_S = 300.0
@@ -81,11 +82,11 @@ class Tokens:
         """The process that a token was made for. Raises TokenRefused for one that is too old, or not ours."""
         body, _, signature = token[:_MAX_TOKEN].rpartition(".")
         if not body.isascii() or not hmac.compare_digest(signature.encode(), self._signature(body).encode()):
-            raise TokenRefused("it is not of this daemon, which may have been restarted")
+            raise TokenRefused("this daemon did not issue it, or has restarted since")
         try:
             uid, gid, pid, user, until = json.loads(base64.urlsafe_b64decode(body))
         except (binascii.Error, ValueError, TypeError):
-            raise TokenRefused("it cannot be read") from None
+            raise TokenRefused("musterd cannot read it") from None
         if time.monotonic() > until:
             raise TokenRefused(f"it is older than {TOKEN_S:g} s")
         return PeerProcess(uid, gid, pid, user)
@@ -101,7 +102,7 @@ async def serve(path: Path, tokens: Tokens, *, task_status: TaskStatus[None] = a
         listener = await anyio.create_unix_listener(path, mode=0o666, backlog=1024)
     except OSError as error:
         raise StartupError(f"{path}: cannot listen on this socket: {error.strerror or error}") from error
-    names, overflow = _UserNames(), _overflow()
+    names, overflow = _UserNames(), trust.overflow_uid()
 
     async def answer(stream: SocketStream) -> None:
         async with stream:
@@ -133,14 +134,6 @@ async def _told(raw: socket.socket, names: "_UserNames", tokens: Tokens, overflo
     peer = PeerProcess(uid, gid, pid, await names.of(uid))
     told = {"uid": uid, "gid": gid, "pid": pid, "user": peer.user, "expires_in_s": TOKEN_S}
     return {"token": tokens.make(peer), **told}
-
-
-def _overflow() -> int:
-    """The number that the kernel shows for users whom our user namespace does not have."""
-    try:
-        return int(Path("/proc/sys/kernel/overflowuid").read_text())
-    except (OSError, ValueError):
-        return 65534
 
 
 class _UserNames:

@@ -22,40 +22,40 @@ from muster.supervisors.launch import limits
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.spec_fields import PROCESS_LIMITS, UNLIMITED
 
-_PACKAGE = "/muster.v1."
+PACKAGE = "/muster.v1."
 #: Seconds by which the time of the event of a job's acceptance may be off that of the record: both are rounded.
 ACCEPTED_S = 0.000_01
 #: Calls about the job that they name, which must be the caller's.
 _NAMED = frozenset(
     {
-        f"{_PACKAGE}ExecService/EndSession",
-        f"{_PACKAGE}ExecService/RunCommand",
-        f"{_PACKAGE}JobService/Delete",
-        f"{_PACKAGE}JobService/Get",
-        f"{_PACKAGE}JobService/GetReport",
-        f"{_PACKAGE}JobService/GetStacks",
-        f"{_PACKAGE}JobService/Release",
-        f"{_PACKAGE}JobService/Stop",
-        f"{_PACKAGE}JobService/Wait",
-        f"{_PACKAGE}LogService/ReadLogs",
-        f"{_PACKAGE}TelemetryService/RecordTelemetry",
+        f"{PACKAGE}ExecService/EndSession",
+        f"{PACKAGE}ExecService/RunCommand",
+        f"{PACKAGE}JobService/Delete",
+        f"{PACKAGE}JobService/Get",
+        f"{PACKAGE}JobService/GetReport",
+        f"{PACKAGE}JobService/GetStacks",
+        f"{PACKAGE}JobService/Release",
+        f"{PACKAGE}JobService/Stop",
+        f"{PACKAGE}JobService/Wait",
+        f"{PACKAGE}LogService/ReadLogs",
+        f"{PACKAGE}TelemetryService/RecordTelemetry",
     }
 )
 #: Calls that may name a job, which then must be the caller's, and whose handlers leave out what is not the caller's.
 _FILTERED = frozenset(
     {
-        f"{_PACKAGE}EventService/Watch",
-        f"{_PACKAGE}ExecService/Exec",
-        f"{_PACKAGE}ExecService/ListSessions",
-        f"{_PACKAGE}JobService/List",
-        f"{_PACKAGE}JobService/Start",
-        f"{_PACKAGE}LogService/ReadNodeLogs",
-        f"{_PACKAGE}TelemetryService/GetHistory",
-        f"{_PACKAGE}TelemetryService/GetTelemetry",
+        f"{PACKAGE}EventService/Watch",
+        f"{PACKAGE}ExecService/Exec",
+        f"{PACKAGE}ExecService/ListSessions",
+        f"{PACKAGE}JobService/List",
+        f"{PACKAGE}JobService/Start",
+        f"{PACKAGE}LogService/ReadNodeLogs",
+        f"{PACKAGE}TelemetryService/GetHistory",
+        f"{PACKAGE}TelemetryService/GetTelemetry",
     }
 )
 #: Calls about the node, for everybody who may connect. They show which job holds a card, by its id.
-_OF_NODE = frozenset({f"{_PACKAGE}NodeService/GetNode", f"{_PACKAGE}ProbeService/ListChecks"})
+_OF_NODE = frozenset({f"{PACKAGE}NodeService/GetNode", f"{PACKAGE}ProbeService/ListChecks"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ def is_of_node(method: str) -> bool:
 def check(reach: Reach, method: str) -> None:
     """Raises NotTheirs for a call that only those may make who reach all jobs."""
     if not reach.is_everything and method not in _NAMED | _FILTERED | _OF_NODE:
-        what = f"{method.rpartition('.')[2]} is for root and the admins of [access]"
-        raise NotTheirs(f"{what}: musterd serves users their own jobs only (own_jobs_only)")
+        what = f"{method.rpartition('.')[2]}: only root and the admins in [access] may call it"
+        raise NotTheirs(f"{what}, because own_jobs_only is set: ask one of them")
 
 
 async def check_job(reach: Reach, method: str, job_id: str, registry: Registry) -> None:
@@ -116,7 +116,8 @@ async def check_job(reach: Reach, method: str, job_id: str, registry: Registry) 
     entry = await registry.get(job_id)
     if not reach.covers(entry.spec.user):
         owner = f"user {entry.spec.user}" if entry.spec.user else "the user of musterd"
-        raise NotTheirs(f"job {job_id} belongs to {owner}: musterd serves users their own jobs only (own_jobs_only)")
+        text = f"job {job_id} belongs to {owner}: only its owner and admins may reach it (own_jobs_only in [access])"
+        raise NotTheirs(text)
 
 
 def since(reach: Reach, registry: Registry, job_id: str) -> float:
@@ -137,21 +138,21 @@ def as_themselves(reach: Reach, spec: JobSpec, table: HardeningTable) -> JobSpec
     if reach.is_everything:
         return spec
     if not reach.user:
-        raise NotTheirs("this certificate stands for no user: an admin names one in `certificates` of [access]")
+        raise NotTheirs("this certificate belongs to no user: ask an admin to name one in `certificates` of [access]")
     if not reach.covers(spec.user or reach.user):
-        raise NotTheirs(f"user: {spec.user!r}: you start jobs as {reach.user} only (own_jobs_only in [access])")
+        raise NotTheirs(f"user: {spec.user!r}: you may start jobs only as {reach.user} (own_jobs_only in [access])")
     if spec.nice < 0:
-        raise NotTheirs(f"nice: {spec.nice}: below 0 is for root and the admins of [access]")
+        raise NotTheirs(f"nice: {spec.nice}: only root and the admins in [access] may go below 0")
     allowed = _hard_limits()
     for name, value in spec.limits.items():
         most = allowed.get(name, UNLIMITED)
         if most != UNLIMITED and (value == UNLIMITED or value > most):
             asked = "unlimited" if value == UNLIMITED else f"{value:g}"
             raise NotTheirs(
-                f"limits.{name}: {asked}: above {most}, the daemon's own, is for root and admins of [access]"
+                f"limits.{name}: {asked}: only root and the admins in [access] may exceed the daemon's own {most}"
             )
     if undone := hardening.weaker(spec, table):
-        raise NotTheirs(f"{undone} undoes [hardening] of this node: that is for root and the admins of [access]")
+        raise NotTheirs(f"{undone} undoes [hardening] of this node: only root and the admins in [access] may do that")
     return replace(spec, user=spec.user or reach.user)
 
 

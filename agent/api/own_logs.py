@@ -110,7 +110,7 @@ def _refusal(path: Path) -> str:
         return ""
     except OSError as error:
         why = explain(OSError(error.errno, error.strerror))
-        return f"{path}: cannot be opened: {why}; what nurseries and supervisors say besides journals is lost"
+        return f"{path}: cannot be opened: {why}; messages of nurseries and supervisors outside journals are lost"
     finally:
         os.close(folder)
     return ""

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import structlog
 from anyio.abc import TaskStatus
+from google.protobuf import descriptor_pool
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -102,13 +103,46 @@ async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio
     same. The caller holds the daemon's lock: gRPC takes the path of another server over without asking. Raises
     StartupError.
     """
-    root, config = context.root, context.config()
+    root = context.root
     health_servicer = _Health()
     for name in _SERVICES:
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     services = _Services(context, health_servicer)
 
     tokens = identity.Tokens()
+
+    failure: StartupError | None = None
+    async with anyio.create_task_group() as tokens_task:
+        listeners: list[tuple[aio.Server, Boundary]] = []
+        try:
+            # Before the sockets of the calls exist: who sees one of them gets a token.
+            await tokens_task.start(identity.serve, root.identity_socket, tokens)
+            listeners = _listeners(context, services, tokens)
+            for server, _ in listeners:
+                await server.start()
+            task_status.started()
+            _log.info("serving", socket=str(root.socket), tls=context.config().tls.listen or None)
+            await context.stopping.wait()
+        except StartupError as error:
+            failure = error
+        finally:
+            with anyio.CancelScope(shield=True):
+                # Bounded: a client that watches the health and does not read would block this.
+                with anyio.move_on_after(GRACE_S):
+                    await health_servicer.enter_graceful_shutdown()
+                async with anyio.create_task_group() as tasks:
+                    for server, boundary in listeners:
+                        tasks.start_soon(_end, server, boundary)
+            tokens_task.cancel_scope.cancel()
+    if failure is not None:  # by itself: the group would wrap it
+        raise failure
+
+
+def _listeners(
+    context: ServerContext, services: "_Services", tokens: identity.Tokens
+) -> list[tuple[aio.Server, Boundary]]:
+    """Bound, and not started yet. Raises StartupError."""
+    root, config = context.root, context.config()
 
     def of_socket(role: Role, path: Path) -> Callable[[Any], Caller]:
         return access.of_socket(role, path, tokens, lambda: context.config().access)
@@ -137,24 +171,7 @@ async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio
         of_certificate = access.of_certificate(lambda: _names(context.config().tls), lambda: context.config().access)
         listeners.append(made(of_certificate, slots))
         _bind_tls(listeners[-1][0], config.tls.listen, context.tls)
-    async with anyio.create_task_group() as tokens_task:
-        # Before the sockets of the calls: who may call finds out who it is.
-        await tokens_task.start(identity.serve, root.identity_socket, tokens)
-        try:
-            for server, _ in listeners:
-                await server.start()
-            task_status.started()
-            _log.info("serving", socket=str(root.socket), tls=config.tls.listen or None)
-            await context.stopping.wait()
-        finally:
-            with anyio.CancelScope(shield=True):
-                # Bounded: a client that watches the health and does not read would block this.
-                with anyio.move_on_after(GRACE_S):
-                    await health_servicer.enter_graceful_shutdown()
-                async with anyio.create_task_group() as tasks:
-                    for server, boundary in listeners:
-                        tasks.start_soon(_end, server, boundary)
-            tokens_task.cancel_scope.cancel()
+    return listeners
 
 
 class _Health(health.aio.HealthServicer):
@@ -187,7 +204,26 @@ class _Services:
         exec_pb2_grpc.add_ExecServiceServicer_to_server(self._exec, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
+        symbols: Any = _Symbols()
+        reflection.enable_server_reflection(names, server, pool=symbols)
+
+
+class _Symbols:
+    """The descriptors for reflection. gRPC's contract has methods found by their names (`grpcurl describe`), which
+    protobuf's own pool does not."""
+
+    def __init__(self) -> None:
+        self._pool: Any = descriptor_pool.Default()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def FindFileContainingSymbol(self, symbol: str) -> Any:
+        try:
+            return self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            owner, _, name = symbol.rpartition(".")
+            return self._pool.FindServiceByName(owner).methods_by_name[name].containing_service.file
 
 
 def connections(limits: LimitsTable, operators: bool, descriptors: int) -> int:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from muster.agent.api import access
 from muster.agent.api.access import Caller, Role
+from muster.agent.api.own_jobs import PACKAGE
 from muster.agent.errors import NoSlot
 from muster.agent.exposition import Catalogue, Page
 
@@ -53,14 +54,13 @@ class SlotKind(enum.StrEnum):
     CALLS = "calls"
 
 
-_PACKAGE = "/muster.v1."
 _STREAMS = {
-    f"{_PACKAGE}LogService/ReadLogs": SlotKind.LOGS,
-    f"{_PACKAGE}LogService/ReadNodeLogs": SlotKind.LOGS,
-    f"{_PACKAGE}EventService/Watch": SlotKind.EVENTS,
-    f"{_PACKAGE}TelemetryService/RecordTelemetry": SlotKind.RECORDS,
-    f"{_PACKAGE}ExecService/Exec": SlotKind.EXEC,
-    f"{_PACKAGE}ExecService/RunCommand": SlotKind.EXEC,
+    f"{PACKAGE}LogService/ReadLogs": SlotKind.LOGS,
+    f"{PACKAGE}LogService/ReadNodeLogs": SlotKind.LOGS,
+    f"{PACKAGE}EventService/Watch": SlotKind.EVENTS,
+    f"{PACKAGE}TelemetryService/RecordTelemetry": SlotKind.RECORDS,
+    f"{PACKAGE}ExecService/Exec": SlotKind.EXEC,
+    f"{PACKAGE}ExecService/RunCommand": SlotKind.EXEC,
 }
 _SHOWN = {
     SlotKind.LOGS: "readers of logs",

@@ -15,6 +15,7 @@ import structlog
 from muster.agent.api import certificate
 from muster.agent.config.access_settings import TlsTable
 from muster.agent.errors import StartupError
+from muster.agent.text import utc
 
 #: Seconds before the expiry of the daemon's certificate from which on a warning is shown.
 SOON_S = 7 * 86400.0
@@ -45,7 +46,7 @@ class Credentials:
         """Sentences for an operator: unusable files, a certificate that has expired or soon expires."""
         found = [f"tls: the previous certificate stays in use: {self._refused}"] if self._refused else []
         if self._until is not None and (left := self._until - time.time()) < SOON_S:
-            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._until))
+            when = utc(self._until)
             how = (
                 f"expires in {left / 86400:.1f} days, at {when}"
                 if left > 0

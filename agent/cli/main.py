@@ -20,7 +20,7 @@ from muster.agent.host.pid_one import is_init, leave_when_asked
 #: is imported for its own command alone: what it imports, each other command would wait for.
 COMMANDS = {
     "check": ("check", "check", "Check this node, with or without a daemon."),
-    "completion": ("completion", "completion", "Print the completion script of a shell."),
+    "completion": ("service_files", "completion", "Print the completion script of a shell."),
     "debug": ("debug", "debug", "Collect data for a bug report."),
     "events": ("events", "events", "Show events, oldest first."),
     "exec": ("exec", "exec_", "Run a command in a rank of a job."),
@@ -28,7 +28,7 @@ COMMANDS = {
     "kube": ("kube.kube_command", "kube", "Tell Kubernetes whether this node is fit."),
     "logs": ("logs", "logs", "Show the output of a job's ranks, or of all jobs of the node."),
     "node": ("node", "node", "Show the node: daemon, conditions, cards; or take it out of service."),
-    "ps": ("jobs", "ps", "List jobs, the newest first."),
+    "ps": ("ps", "ps", "List jobs, the newest first."),
     "report": (
         "explain.report_file",
         "report",

@@ -6,14 +6,21 @@ import click
 _COMMANDS = {
     "attach": "logs -f JOB",
     "cancel": "stop JOB",
+    "cordon": "node drain REASON",
     "delete": "rm JOB",
+    "drain": "node drain REASON",
     "describe": "status JOB`, or of its end `muster why JOB",
+    "info": "node",
     "inspect": "status -o json JOB",
     "kill": "stop JOB`, with SIGKILL at once `muster stop --grace 0 JOB",
     "list": "ps",
     "ls": "ps",
+    "reset": "node reset CARD",
+    "resume": "node undrain",
     "submit": "start -- COMMAND",
     "tail": "logs -f --tail 20 JOB",
+    "uncordon": "node undrain",
+    "undrain": "node undrain",
 }
 #: Options of `run` and `start`, without dashes and with hyphens.
 _OPTIONS = {

@@ -72,7 +72,7 @@ class Progress:
         if event.time.ToNanoseconds() < before:
             return False  # of an earlier job with this id
         if event.kind in _TOLD and not _unremarkable(event):
-            note(event.message)
+            note(event.message.removeprefix("muster "))  # who says it comes before it
         return event.kind == "job.ended"
 
 

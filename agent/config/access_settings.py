@@ -18,7 +18,7 @@ def _pairs(entries: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AccessTable(Settings):
-    """Whose jobs a client may reach ([security.md](concepts/security.md#own-jobs))."""
+    """Whose jobs a client may reach ([Security: own jobs](concepts/security.md#own-jobs))."""
 
     own_jobs_only: bool = setting(
         False,
@@ -32,7 +32,7 @@ class AccessTable(Settings):
     )
     certificates: tuple[str, ...] = setting(
         (),
-        "With `own_jobs_only`: the user of the node that a certificate stands for, `NAME=USER`, as in "
+        "With `own_jobs_only`: the user of the node that a certificate belongs to, `NAME=USER`, as in "
         '"alice.example=alice". '
         "A certificate that is neither here nor in `admins` reaches no job.",
         what='texts of the form NAME=USER, as in ["alice.example=alice"]',
@@ -70,7 +70,7 @@ class SocketTable(Settings):
 
 @dataclass(frozen=True, slots=True)
 class TlsTable(Settings):
-    """TCP, with certificates on both sides. [security.md](concepts/security.md) shows how to make them."""
+    """TCP, with certificates on both sides. [TCP with certificates](guides/certificates.md) shows how to make them."""
 
     listen: str = setting(
         "",

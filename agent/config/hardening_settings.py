@@ -12,9 +12,9 @@ def _paths(paths: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HardeningTable(Settings):
-    """What a job may not do that runs as another user than root, where musterd runs as root. Other jobs have nothing of
-    it, and each job may say otherwise; with `own_jobs_only` a user's job may only say more
-    ([lock-down.md](guides/lock-down.md#jobs))."""
+    """Restrictions of jobs that run as another user than root, if musterd runs as root. Other jobs have none of them. A
+    job may choose others; with `own_jobs_only` a user's job may only add to them
+    ([Lock a node down: jobs](guides/lock-down.md#jobs))."""
 
     no_new_privs: bool = setting(
         True,

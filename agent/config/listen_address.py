@@ -4,8 +4,8 @@ import ipaddress
 import os
 from pathlib import Path
 
-from muster.agent.host.state_folder import MAX_SOCKET
 from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.paths import MAX_SOCKET
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def parse(text: str) -> Tcp | Unix | None:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        raise ValueError(f"{text!r}: {written!r} is no address of this machine's loopback") from None
+        raise ValueError(f"{text!r}: {written!r} is not a loopback address of this machine") from None
     if not address.is_loopback:
         raise ValueError(
             f"{text!r}: only a loopback address is allowed (127.0.0.1 or [::1]), since metrics are neither "

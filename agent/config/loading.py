@@ -12,6 +12,9 @@ from muster.agent.config.schema import TABLES, Config
 from muster.agent.errors import StartupError
 from muster.agent.host.ownership import refuse_others
 from muster.probes.settings import settings_of, unknown
+from muster.supervisors.supervision_errors import remedy
+
+_OTHER_FILE = "give --config a file that musterd may read"
 
 
 def load(path: Path, *, own: bool = False) -> Config:
@@ -22,7 +25,7 @@ def load(path: Path, *, own: bool = False) -> Config:
             refuse_others(path)
         raw = tomllib.loads(_text(path))
     except OSError as error:
-        raise StartupError(f"{path}: cannot be read: {error.strerror}") from error
+        raise StartupError(f"cannot read {path}: {error.strerror}; {remedy(error, _OTHER_FILE)}") from error
     except UnicodeDecodeError as error:
         raise StartupError(f"{path}: is not UTF-8 text: {error}") from error
     except tomllib.TOMLDecodeError as error:
@@ -36,8 +39,8 @@ def load(path: Path, *, own: bool = False) -> Config:
 
 
 def _text(path: Path) -> str:
-    """Of a regular file: another one (a FIFO, a terminal) may have nobody who writes, or no end. Raises StartupError,
-    OSError, UnicodeDecodeError."""
+    """Of a regular file only: a FIFO or a terminal may have no writer, or no end. Raises StartupError, OSError,
+    UnicodeDecodeError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

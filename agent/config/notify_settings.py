@@ -2,7 +2,7 @@
 
 from muster.agent.config import rules
 from muster.probes.kernel.dataclass import dataclass
-from muster.probes.settings import Settings, setting
+from muster.probes.settings import Settings, optional_path, setting
 from muster.supervisors.model.rules import notify_rules
 
 #: What an operator wants to be woken for.
@@ -11,7 +11,7 @@ _EVENTS = ("failed", "hung", "suspected_hang", "recovered", "output_lost", "node
 
 @dataclass(frozen=True, slots=True)
 class NotifyTable(Settings):
-    """Whom musterd notifies of events. [notify.md](guides/notify.md) describes what it sends, and how to verify it."""
+    """Whom musterd notifies of events. [Notifications](guides/notify.md) describes what it sends, how to verify it."""
 
     command: tuple[str, ...] = rules.command(
         (),
@@ -26,10 +26,11 @@ class NotifyTable(Settings):
         rule=rules.webhook,
         secret=True,
     )
-    secret_file: str = rules.optional_path(
+    secret_file: str = optional_path(
+        "",
         "File with the secret that signs the posts. musterd reads it at each use; while it cannot read it, or "
         "others "
-        "can, it posts nothing."
+        "can, it posts nothing.",
     )
     proxy: str = setting(
         "",
@@ -38,7 +39,7 @@ class NotifyTable(Settings):
         rule=rules.proxy,
         secret=True,
     )
-    ca_file: str = rules.optional_path("Certificates (PEM) to trust for `https://`, in the place of the system's.")
+    ca_file: str = optional_path("", "Certificates (PEM) to trust for `https://`, in the place of the system's.")
     events: tuple[str, ...] = setting(
         _EVENTS,
         "The events that the receivers of this node get.",

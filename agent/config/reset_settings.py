@@ -16,7 +16,7 @@ def _codes(codes: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ResetTable(Settings):
-    """Resets of cards ([card-reset.md](guides/card-reset.md))."""
+    """Resets of cards ([Reset a card](guides/card-reset.md))."""
 
     codes: tuple[str, ...] = setting(
         (),

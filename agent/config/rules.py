@@ -6,7 +6,7 @@ A rule returns what is wrong with a value, in one sentence; an empty text: nothi
 from pathlib import Path
 
 from muster.agent.config import listen_address
-from muster.probes.settings import absolute_path, setting, toml
+from muster.probes.settings import setting, toml
 from muster.supervisors.model.rules import notify_rules
 from muster.supervisors.model.spec import MAX_GRACE_S
 
@@ -30,11 +30,6 @@ def seconds(default: float, help: str) -> float:
 def period(default: float, help: str) -> float:
     """A time between two looks."""
     return setting(default, help, least=MIN_PERIOD_S, most=DAY_S)
-
-
-def percent(default: float, help: str) -> float:
-    """A share."""
-    return setting(default, help, most=100)
 
 
 def command(default: tuple[str, ...], help: str) -> tuple[str, ...]:
@@ -80,11 +75,6 @@ def events(names: tuple[str, ...]) -> str:
 def restart_path(help: str) -> str:
     """A path that is read when the daemon starts."""
     return setting("", help, restart=True)
-
-
-def optional_path(help: str) -> str:
-    """An absolute path, or empty."""
-    return setting("", help, what="an absolute path, or empty", rule=absolute_path)
 
 
 def listen(text: str) -> str:

@@ -19,7 +19,7 @@ from muster.probes.hang import HangSettings
 from muster.probes.hang.slow import SlowSettings
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.node_settings import NodeSettings
-from muster.probes.settings import Settings, setting, settings_of, unknown
+from muster.probes.settings import Settings, optional_path, percent, setting, settings_of, unknown
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, MAX_RANKS
 from muster.supervisors.system.settings_file import LogSettings
 
@@ -39,7 +39,7 @@ class DaemonTable(Settings):
         "auto",
         "Whether SIGTERM to musterd stops its jobs, with their grace, before musterd exits. `never`: the jobs run "
         "on, and the next musterd finds them. `auto`: only where musterd is PID 1, because the end of PID 1 ends "
-        "every process of the container ([containers.md](guides/containers.md)).",
+        "every process of the container ([musterd in a container](guides/containers.md)).",
     )
 
 
@@ -59,12 +59,13 @@ class JobsTable(Settings):
     mpi_sshd: Literal["auto", "always", "never"] = setting(
         "auto",
         "Whether muster starts an sshd for each MPI job of several nodes, as a service of the job "
-        "([boot-modes.md](guides/boot-modes.md#mpi)); auto: for a job with the variables of a ModelArts container.",
+        "([An MPI job: sshd](guides/mpi.md#sshd)); auto: for a job with the variables of a ModelArts container.",
     )
     keep_ended: int = setting(
         1000,
-        "Records of ended jobs, at most. 0: no limit. muster removes the job that ended first: an event "
-        "`job.collected`, and only its logs and events are left ([jobs.md](concepts/jobs.md#records-of-ended-jobs)).",
+        "Records of ended jobs, at most. 0: no limit. muster removes the record of the job that ended first, writes an "
+        "event `job.collected`, and keeps only the job's logs and events ([The life of a job: records of ended "
+        "jobs](concepts/jobs.md#records-of-ended-jobs)).",
         most=rules.MAX_COUNT,
     )
     keep_ended_days: float = setting(
@@ -75,7 +76,8 @@ class JobsTable(Settings):
     )
     spawn_program: bool = setting(
         True,
-        "Whether the program `muster-spawn` creates the processes of jobs ([creation.md](concepts/creation.md)). "
+        "Whether the program `muster-spawn` creates the processes of jobs ([How processes are "
+        "created](concepts/creation.md)). "
         "If not, and wherever the program cannot be used, their supervisor forks them, which takes longer.",
     )
 
@@ -87,8 +89,9 @@ LEAST_CONNECTIONS = 4
 @dataclass(frozen=True, slots=True)
 class LimitsTable(Settings):
     """Each listener (the operators' socket, the readers' socket, TCP) has these slots for itself, so readers take none
-    from operators. One more call is refused with TOO_MANY_STREAMS ([security.md](concepts/security.md#limits)).
-    muster's own commands wait for a slot, print a note after a second, and go on by themselves."""
+    from operators. musterd refuses one more call with TOO_MANY_STREAMS
+    ([Security: limits](concepts/security.md#limits)). muster's own commands wait for a slot, print a note after a
+    second, and continue by themselves."""
 
     max_followers: int = rules.count(256, "Readers of logs at the same time, per listener.")
     max_watchers: int = rules.count(
@@ -121,7 +124,7 @@ class LimitsTable(Settings):
 
 @dataclass(frozen=True, slots=True)
 class ExecTable(Settings):
-    """Commands in jobs ([exec.md](guides/exec.md))."""
+    """Commands in jobs ([Commands in a job](guides/exec.md))."""
 
     max_sessions: int = setting(64, "Sessions of one job that have not ended, at most. 0 allows none.", most=1000)
     max_streams: int = rules.count(
@@ -139,7 +142,7 @@ class ExecTable(Settings):
 
 @dataclass(frozen=True, slots=True)
 class LogsTable(Settings):
-    """Logs of jobs. [logs-keeping.md](guides/logs-keeping.md) describes what becomes of the files."""
+    """Logs of jobs. [Retention of log files](guides/logs-keeping.md) describes what becomes of the files."""
 
     max_file_bytes: int = setting(
         LogSettings().max_file_bytes, "muster rotates a rank's file that is larger. 0: no limit.", most=1 << 50
@@ -162,7 +165,7 @@ class LogsTable(Settings):
         "muster removes files of ended jobs, oldest first, while the log folder's file system has less room. 0: never.",
         most=99,
     )
-    compress: Literal["gzip", "off"] = setting("gzip", "How rotated segments are compressed.")
+    compress: Literal["gzip", "off"] = setting("gzip", "How muster compresses rotated segments.")
     worker_log: Literal["auto", "off", "plain", "labelled"] = setting(
         "auto",
         "Whether each job has one more file, with the lines of all ranks. `labelled`: with the rank in each line. "
@@ -200,7 +203,7 @@ class CardsTable(DriverSettings):
 
 @dataclass(frozen=True, slots=True)
 class ChecksTable(CheckSettings):
-    """The checks before a start. [node-health.md](concepts/node-health.md) describes each.
+    """The checks before a start. [What the checks measure](concepts/check-measurements.md) describes each.
 
     A job skips them with `skip_check` in its spec, or with `MA_SKIP_IMAGE_DETECT=0` in its environment; its record says
     so. It skips no condition of the node: what `muster node` shows as CRITICAL refuses the job all the same (`policy`
@@ -216,8 +219,8 @@ class ChecksTable(CheckSettings):
 
 @dataclass(frozen=True, slots=True)
 class HealthTable(NodeSettings):
-    """The checks of the node, which run all the time. [node-health.md](concepts/node-health.md) describes each. Lists
-    are text with commas; a list that is empty switches its rule off."""
+    """The checks of the node, which run all the time. [What the checks measure](concepts/check-measurements.md)
+    describes each. Lists are text with commas; an empty list switches its rule off."""
 
     policy: Literal["enforce", "warn", "off"] = setting(
         "enforce",
@@ -232,7 +235,7 @@ class HealthTable(NodeSettings):
 
 @dataclass(frozen=True, slots=True)
 class HangTable(HangSettings):
-    """Whether a job hangs. [hang.md](concepts/hang.md) describes the rule, with the reason of each number. What
+    """Whether a job hangs. [Is a job hung?](concepts/hang.md) describes the rule, with the reason of each number. What
     is "per minute" is counted over `period_s`. A job may have its own values (`hang` in its spec), except of
     `enabled` and `action`."""
 
@@ -249,14 +252,14 @@ class HangTable(HangSettings):
     )
     flight_recorder: bool = setting(
         False,
-        "Whether ranks that start are given the variables with which PyTorch's flight recorder answers in a second. "
-        "What a job sets itself stays. The dumps lie in the folder of the job's further logs.",
+        "Whether muster gives ranks that start the variables with which PyTorch's flight recorder answers in a second. "
+        "Variables that the job sets stay. The dumps are in the folder of the job's further logs.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SlowTable(SlowSettings):
-    """Whether a rank of a running job is SLOW. [slow-rank.md](concepts/slow-rank.md) describes the rule, with the
+    """Whether a rank of a running job is SLOW. [Is a rank slow?](concepts/slow-rank.md) describes the rule, with the
     reason of each number. Nothing acts on it."""
 
     enabled: bool = setting(True, "Whether the rule runs. It needs `telemetry.enabled`, and `hang.enabled`.")
@@ -264,13 +267,13 @@ class SlowTable(SlowSettings):
 
 @dataclass(frozen=True, slots=True)
 class WhyTable(Settings):
-    """Why a job ended ([why.md](guides/why.md))."""
+    """Why a job ended ([Find out why a job ended](guides/why.md))."""
 
     signatures_dir: str = setting(
         "/etc/muster/signatures.d", "Folder with error signatures of your own, `*.toml`. Empty: none."
     )
-    report_dir: str = rules.optional_path(
-        "musterd writes the report of each failed job into this folder, as `muster report` does. Empty: none."
+    report_dir: str = optional_path(
+        "", "musterd writes the report of each failed job into this folder, as `muster report` does. Empty: none."
     )
     reports_kept: int = setting(
         200, "The newest reports that stay in `report_dir`; musterd removes older ones.", least=1, most=100_000
@@ -279,7 +282,7 @@ class WhyTable(Settings):
 
 @dataclass(frozen=True, slots=True)
 class TelemetryTable(SamplerSettings):
-    """What musterd samples, and what it keeps. [telemetry.md](concepts/telemetry.md) describes the records."""
+    """What musterd samples, and what it keeps. [Telemetry](concepts/telemetry.md) describes the records."""
 
     history_days: float = setting(3.0, "How far back the history goes.", above=0, most=366)
     history_bytes: int = setting(
@@ -288,7 +291,7 @@ class TelemetryTable(SamplerSettings):
         least=1 << 20,
         most=1 << 40,
     )
-    underused_percent: float = rules.percent(
+    underused_percent: float = percent(
         50.0, "muster reports a job whose cards have less utilization than this on average."
     )
     underused_after_s: float = rules.seconds(1800.0, "The least time over which that average is taken.")
@@ -297,7 +300,7 @@ class TelemetryTable(SamplerSettings):
 
 @dataclass(frozen=True, slots=True)
 class MetricsTable(Settings):
-    """Metrics for Prometheus. [metrics.md](reference/metrics.md) has their names."""
+    """Metrics for Prometheus. [Metrics](reference/metrics.md) has their names."""
 
     listen: str = setting(
         "",

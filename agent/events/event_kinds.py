@@ -21,7 +21,7 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
         "job.accepted": EventKind("the job is recorded on disk", "`ranks`, `by`"),
         "job.waiting": EventKind("the job's rank table is not complete yet"),
         "job.planned": EventKind(
-            "the rank table is complete, and with it the job's place", "`node_rank`, `world_size`"
+            "the rank table is complete, so muster knows the job's place", "`node_rank`, `world_size`"
         ),
         "job.checking": EventKind(
             "the checks before the start begin; again after the pause where a node was not fit and restarts are left"
@@ -57,8 +57,8 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
         ),
         "job.warning": EventKind("the job has a problem that an operator should look at"),
         "job.output_lost": EventKind(
-            "output cannot be written: at the first lost byte, while it lasts (after 1, 2, 4, ... minutes), and at the "
-            "end",
+            "muster cannot write output: at the first lost byte, while it lasts (after 1, 2, 4, ... minutes), and at "
+            "the end",
             "`bytes` (since the event before), `total`, `since`, `error`, `open`",
         ),
         "job.taken_over": EventKind("a supervisor died, and another one follows the job", "`pid`"),
@@ -72,7 +72,7 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
             "a command in a rank begins; `rank` says which", "`session`, `command`, `by`, `tty`, `pid`"
         ),
         "job.exec_ended": EventKind(
-            "a command in a rank has ended, and the first client knows it", "`session`, `exit_code`"
+            "a command in a rank has ended, and its first client has received that", "`session`, `exit_code`"
         ),
         "job.suspected_hang": EventKind("the verdict of the hang rule is SUSPECT", _HANG),
         "job.hung": EventKind(
@@ -88,9 +88,9 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
             "a rank of a running job is SLOW: its peers wait for it; again when other ranks are",
             "`ranks`, `confidence`, `attempt`",
         ),
-        "job.slow_rank_cleared": EventKind("no rank of the job is SLOW any more", "`attempt`"),
+        "job.slow_rank_cleared": EventKind("the job no longer has a SLOW rank", "`attempt`"),
         "job.cards_held": EventKind("the job has ended, and a process is still on its cards"),
-        "job.cards_free": EventKind("no process is on the cards of the ended job any more"),
+        "job.cards_free": EventKind("the cards of the ended job are free"),
         "job.collected": EventKind("the record of an ended job was removed", "`state`, `why`"),
         "logs.removed": EventKind("log files of a job were removed", "`bytes`, `why`"),
         "logs.uploaded": EventKind("a program has taken the files of an ended job", "`files`, `bytes`, `tries`"),
@@ -99,7 +99,8 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
         "node.stopping": EventKind("the daemon ends"),
         "node.nursery_died": EventKind(f"the nursery died, has {_SUPERVISOR}", "`how`, `error`, `count`"),
         "node.audit_lost": EventKind(
-            "`audit.log` lacks lines, because it could not be written; at most one event a minute", "`lines`, `total`"
+            "`audit.log` lacks lines, because the daemon could not write it; at most one event a minute",
+            "`lines`, `total`",
         ),
         "node.events_lost": EventKind(
             "events are lost, because the disk did not take them and too many waited in memory", "`events`"

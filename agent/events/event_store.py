@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-import msgspec
 import structlog
 from anyio.abc import TaskStatus
 
@@ -110,6 +109,8 @@ class EventStore:
         self._look: asyncio.TimerHandle | None = None
         # Abandoned when the daemon ends: a disk that hangs must not keep it.
         self._threads = threads.Pool(4, abandon_on_cancel=True)
+        # One at a time: where the disk hangs, no second thread waits for it.
+        self._syncs = threads.Pool(1, abandon_on_cancel=True)
         # Not abandoned: a segment that came later would spoil the order of the numbers.
         self._turns = threads.Pool(1)
         #: Sentences for an operator: what is damaged, what cannot be written.
@@ -141,6 +142,7 @@ class EventStore:
             self._next += 1
             if key is not None:
                 self._marks.jobs[key.job_id] = (key.accepted_at, key.record)
+            self._marks.tell(event.kind, event.job_id, event.time)
             if event.job_id and event.rank is None:
                 _log.info(event.kind, job=event.job_id, text=event.message or None)
         if not self._pending:
@@ -157,6 +159,10 @@ class EventStore:
             self._recent_after = self._numbers[-RECENT - 1]
             del self._recent[:-RECENT], self._numbers[:-RECENT]
 
+    def tell(self, event: Event) -> None:
+        """As `append`, of an event that is derived from no record."""
+        self.append([(None, event)])
+
     def last_record(self, job_id: str, accepted_at: float) -> int:
         """The number of the last record of this job that became an event; -1 for none."""
         known, record = self._marks.jobs.get(job_id, (0.0, -1))
@@ -167,13 +173,18 @@ class EventStore:
         none."""
         return self._marks.jobs.get(job_id, (0.0, -1))[1]
 
+    def last_told(self, kind: str, job_id: str = "") -> float:
+        """The time of the last event of a kind in REMEMBERED, of this job or of the node; 0 for none."""
+        return self._marks.told.get(job_id, {}).get(kind, 0.0)
+
     def keep_only(self, job_ids: set[str]) -> None:
         """Forgets what is known of jobs that are no more."""
-        self._marks.jobs = {job_id: mark for job_id, mark in self._marks.jobs.items() if job_id in job_ids}
+        self._marks.keep_only(job_ids)
 
     def forget(self, job_id: str) -> None:
         """The job was deleted; its events stay."""
         self._marks.jobs.pop(job_id, None)
+        self._marks.told.pop(job_id, None)
 
     @property
     def trouble(self) -> list[str]:
@@ -352,6 +363,15 @@ class EventStore:
                 self._dirty.tell()
             await anyio.sleep(SYNC_S)
 
+    async def stored(self) -> None:
+        """Returns when all that was appended before is on the disk: what is written after that, neither a kill nor a
+        crash of the machine leaves without its event. Returns after SHOW_S where the disk does not take it, which is a
+        `trouble`."""
+        with contextlib.suppress(OSError), anyio.move_on_after(SHOW_S):
+            await self._settled()
+            if not self._unwritten:
+                await self._sync()
+
     async def answers(self) -> None:
         """Returns when the disk has answered, be it with an error, or is being waited for: a new daemon would get no
         answer either."""
@@ -379,7 +399,7 @@ class EventStore:
     async def _sync(self) -> None:
         if self._fd < 0:
             return
-        await self._threads.run(self._put_down, self._fd)
+        await self._syncs.run(self._put_down, self._fd)
 
     def _put_down(self, fd: int) -> None:
         """Raises OSError. Blocks."""
@@ -404,7 +424,7 @@ class EventStore:
             return
         # First what the dropped ones say of jobs is saved, and all that it counts is on disk; then no reader is sent to
         # them any more; then they go.
-        saved = msgspec.structs.replace(self._marks, jobs=dict(self._marks.jobs))
+        saved = self._marks.copy()
         await self._sync()
         await self._threads.run(state_file.write, self._folder / "marks", saved)
         dropped, self._segments = self._segments[:drop], self._segments[drop:]
@@ -419,8 +439,7 @@ class EventStore:
             self._turning = False
             self._write()
         try:
-            await self._threads.run(os.fdatasync, before)
-            await self._threads.run(sync_folder, self._folder)
+            await self._syncs.run(_put_aside, before, self._folder)  # behind who still syncs it
         finally:
             os.close(before)
 
@@ -429,6 +448,12 @@ def _begun(folder: Path, first: int) -> tuple[Segment, int]:
     """A new segment, opened. Raises OSError."""
     segment = segments.create(folder, first)
     return segment, os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _put_aside(before: int, folder: Path) -> None:
+    """Puts a finished segment onto the disk, and the name of the next one. Raises OSError."""
+    os.fdatasync(before)
+    sync_folder(folder)
 
 
 def _write(fd: int, data: bytes, offset: int) -> None:

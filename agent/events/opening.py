@@ -1,6 +1,7 @@
 """What a folder of events holds when the daemon starts: segments, the last record of each job, the next number."""
 
 import os
+from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,15 +19,41 @@ from muster.supervisors.system.atomic_file import sync_folder
 BOOT_GAP = 1 << 20
 #: And by how much those of another daemon: its predecessor may have shown some that it could not write.
 START_GAP = 1 << 16
+#: Kinds without a record in a journal of which the store knows the last event of each job (of the node: ""). A daemon
+#: that finds such a fact elsewhere tells of it, if an earlier one was killed before it did.
+REMEMBERED = frozenset({
+    "job.explained",
+    "job.suspected_hang", "job.hung", "job.driver_hang", "job.recovered", "job.hang_not_acted",
+    "job.slow_rank", "job.slow_rank_cleared",
+    "job.cards_held", "job.cards_free",
+    "job.supervisor_stuck", "job.supervisor_works",
+    "node.reset",
+})  # fmt: skip
 
 _log = structlog.get_logger(__name__)
 
 
 class Marks(msgspec.Struct):
-    """The last record of each job that became an event, saved before the segments with these events are dropped."""
+    """The last record of each job that became an event, and by job the time of the last event of each kind in
+    REMEMBERED: saved before the segments with these events are dropped."""
 
     boot: str = ""
     jobs: dict[str, tuple[float, int]] = {}  # msgspec copies it
+    told: dict[str, dict[str, float]] = {}
+
+    def tell(self, kind: str, job_id: str, at: float) -> None:
+        """Takes an event."""
+        if kind in REMEMBERED:
+            self.told.setdefault(job_id, {})[kind] = at
+
+    def keep_only(self, job_ids: Container[str]) -> None:
+        """Forgets the other jobs."""
+        self.jobs = {job_id: mark for job_id, mark in self.jobs.items() if job_id in job_ids}
+        self.told = {job_id: kinds for job_id, kinds in self.told.items() if not job_id or job_id in job_ids}
+
+    def copy(self) -> "Marks":
+        """Stays as it is now."""
+        return Marks(self.boot, dict(self.jobs), {job_id: dict(kinds) for job_id, kinds in self.told.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +96,7 @@ def _open(folder: Path, boot: str, write: bool) -> StoreContents:
     def told(line: segments.Line) -> None:
         if line.n >= 0:
             marks.jobs[line.j] = (line.i, line.n)
+        marks.tell(line.k, line.j, line.t)
 
     found = segments.scan(folder, told, mend=write)
     number = found[-1].next_number + (START_GAP if marks.boot == boot else BOOT_GAP) if found else 1

@@ -6,15 +6,15 @@ rest, a space, a JSON object.
 
 import os
 import re
-import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
 
 import msgspec
 
 from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.model import journal
 
 #: Every so many bytes an offset is remembered, so that a reader need not begin at a file's begin.
 STEP = 16384
@@ -64,17 +64,14 @@ _decoder = msgspec.json.Decoder(Line)
 
 def encode(line: Line) -> bytes:
     """With checksum and newline."""
-    body = msgspec.json.encode(line)
-    return b"%08x %s\n" % (zlib.crc32(body), body)
+    return journal.sealed(msgspec.json.encode(line))
 
 
 def decode(data: bytes) -> Line | None:
     """None for what is not as it was written."""
-    body = data[9:-1]
+    body = journal.unsealed(data)
     try:
-        if data[8:9] != b" " or int(data[:8], 16) != zlib.crc32(body):
-            return None
-        return _decoder.decode(body)
+        return None if body is None else _decoder.decode(body)
     except (ValueError, msgspec.DecodeError):
         return None
 
@@ -94,7 +91,7 @@ def scan(folder: Path, told: Callable[[Line], None], *, mend: bool = True) -> li
     for match in names:
         segment = Segment(folder / match[0], int(match[1]), next_number=int(match[1]))
         torn = False
-        for offset, data in _lines(segment.path.read_bytes()):
+        for offset, data in journal.lines(segment.path.read_bytes()):
             line = decode(data)
             torn = not data.endswith(b"\n")
             if torn:
@@ -125,11 +122,3 @@ def read(parts: list[tuple[Path, int, int]], after: int, limit: int) -> list[Lin
         if len(found) >= limit:
             break
     return found
-
-
-def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    start = 0
-    while start < len(data):
-        stop = data.find(b"\n", start) + 1 or len(data)
-        yield start, data[start:stop]
-        start = stop

@@ -1,13 +1,12 @@
 """Turns the records of a journal into events: the same records always give the same events."""
 
 import os
-import time
 from typing import Any
 
 from muster.agent.events.event_store import Event
-from muster.agent.text import plain
+from muster.agent.text import plain, time_of_day
 from muster.probes.kernel import endings
-from muster.supervisors.model import node_ends, verdict
+from muster.supervisors.model import node_ends, rank_ends, verdict
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.staging_progress import CODE, INPUTS, OUTPUTS
@@ -92,7 +91,7 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
         case Kind.EXITED if r["rank"] == STEP:
             return _step_ended(job)
         case Kind.SERVICES:
-            message = ", ".join(verdict.service_name(one) for one in job.services) + ": started"
+            message = ", ".join(rank_ends.service_name(one) for one in job.services) + ": started"
             return "job.services", None, message, 0.0, {"pids": ",".join(str(one.pid) for one in job.services)}
         case Kind.EXITED if r["rank"] <= SERVICE:
             return _service_ended(job.rank(r["rank"]))
@@ -150,7 +149,7 @@ def lost_output(number: int, lost: int, since: float, error: str, *, is_open: bo
     """A sentence about a gap in the output of a rank or service, or in the job's own log (JOB). `lost` in bytes,
     `since` in seconds since the epoch."""
     what = "the job's own log" if number == JOB else f"output of {log_owner(number)}"
-    at = time.strftime("%H:%M:%S", time.localtime(since))
+    at = time_of_day(since)
     if is_open:
         return f"{what} has been lost since {at}: {lost} bytes so far: {error}"
     return f"{lost} bytes of {what} were lost from {at} on: {error}"
@@ -179,7 +178,7 @@ def _step_ended(job: Job) -> _Told:
 
 
 def _service_ended(service: Rank) -> _Told:
-    message = f"{verdict.service_name(service)} {_how(service)}"
+    message = f"{rank_ends.service_name(service)} {_how(service)}"
     took = max(service.ended_at - service.started_at, 0.0)
     said = {"service": service.local_rank, "outcome": service.outcome, "pid": service.pid}
     return "job.service_ended", None, message, took, said

@@ -1,14 +1,13 @@
 """The present verdict of a job that hangs: its sentence, its event, and whom it blames."""
 
 import dataclasses
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from muster.agent.events.event_store import Event
 from muster.agent.hang.kept_stacks import JobStacks
-from muster.agent.jobs.entry import Entry
 from muster.agent.text import ranks as named
+from muster.agent.text import time_of_day
 from muster.probes.hang import Change, HangVerdict
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.waits import blame, place
@@ -78,7 +77,7 @@ def _blaming(culprit: Mapping[str, Any], since: float) -> str:
     """ "rank 2 sleeps in guilty (train.py:11) since 10:04:11; ranks 0,1,3 wait for it in all_reduce".
 
     `culprit`: as the evidence of a verdict has it; `since` in seconds since the epoch."""
-    at = time.strftime("%H:%M:%S", time.localtime(since))
+    at = time_of_day(since)
     ranks, peers, where = tuple(culprit["ranks"]), tuple(culprit["peers"]), culprit["waits_in"]
     verb, whom = "wait" if len(peers) > 1 else "waits", "them" if len(ranks) > 1 else "it"
     text = f"{named(ranks)} {culprit['does']} since {at}"
@@ -90,14 +89,14 @@ def event_kind(change: Change) -> str:
     return _KINDS.get(change.verdict, _RECOVERED if "recovered" in change.evidence else "")
 
 
-def event_of(kind: str, change: Change, entry: Entry, at: float) -> Event:
-    """The event of this kind about a change in the present attempt. `at`: in seconds since the epoch."""
+def event_of(kind: str, change: Change, attempt: int, at: float) -> Event:
+    """The event of this kind about a change in this attempt. `at`: in seconds since the epoch."""
     attributes = {
         "verdict": str(change.verdict),
         "kind": str(change.kind or ""),
         "ranks": ",".join(map(str, change.ranks)),
         "confidence": f"{change.confidence:g}",
-        "attempt": str(entry.job.attempt),
+        "attempt": str(attempt),
     }
     attributes = {name: value for name, value in attributes.items() if value}
     text = sentence(change)

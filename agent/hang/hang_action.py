@@ -15,6 +15,8 @@ from muster.supervisors.model.spec import OnHang
 
 #: A stop that a supervisor did not accept is tried so many times, with so many seconds in between.
 TRIES, AGAIN_S = 5, 2.0
+#: The kind of the event that says why nothing followed.
+NOT_ACTED = "job.hang_not_acted"
 
 _log = structlog.get_logger(__name__)
 
@@ -31,8 +33,8 @@ async def act(
             "confidence": f"{change.confidence:g}",
             "action_confidence": f"{least:g}",
         }
-        event = Event(time.time(), "job.hang_not_acted", change.job, message=text, attributes=told)
-        events.append([(None, event)])
+        if events.last_told(NOT_ACTED, change.job) < change.t:  # else an earlier daemon told it
+            events.tell(Event(time.time(), NOT_ACTED, change.job, message=text, attributes=told))
         return
     again = action is OnHang.RESTART
     for _ in range(TRIES):

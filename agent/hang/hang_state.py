@@ -1,7 +1,7 @@
 """What the watch of a job keeps in `hang.json` in the job's folder, so that the next daemon goes on with it."""
 
 import contextlib
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from muster.agent.host import state_file
 from muster.agent.jobs.entry import Entry
 from muster.probes import hang
 from muster.probes.hang import Change, HangVerdict
+from muster.supervisors.paths import JobPaths
 
 _log = structlog.get_logger(__name__)
 
@@ -58,23 +59,23 @@ def change_of(found: dict[str, Any] | None) -> Change | None:
         return None
 
 
-def path_of(entry: Entry) -> Path:
-    """Of the file, which need not exist."""
-    return entry.paths.folder / "hang.json"
-
-
-def load(entry: Entry) -> HangState | None:
+def load(paths: JobPaths) -> HangState | None:
     """None: there is none that this version can read."""
     try:
-        return state_file.read(path_of(entry), HangState)
+        return state_file.read(paths.hang, HangState)
     except (OSError, ValueError):
         return None
+
+
+def load_all(jobs: Iterable[JobPaths]) -> list[HangState]:
+    """Those of these jobs that can be read."""
+    return [found for paths in jobs if (found := load(paths)) is not None]
 
 
 def store(entry: Entry, state: HangState) -> None:
     """Not synced: a crash of the node ends the job, too."""
     try:
-        state_file.write(path_of(entry), state, synced=False)
+        state_file.write(entry.paths.hang, state, synced=False)
     except OSError as error:
         _log.warning("hang.state_not_written", job=entry.job_id, error=str(error))
 
@@ -82,4 +83,4 @@ def store(entry: Entry, state: HangState) -> None:
 def remove(entry: Entry) -> None:
     """Of a job that runs no more."""
     with contextlib.suppress(OSError):
-        path_of(entry).unlink()
+        entry.paths.hang.unlink()

@@ -12,37 +12,43 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
 from muster.agent.config.schema import Config, HangTable, SlowTable
-from muster.agent.errors import ApiError, CursorTooOld
+from muster.agent.errors import ApiError
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.hang import hang_action, hang_state
 from muster.agent.hang.current_hang import QUIET, CurrentHang, event_kind, event_of, with_culprit
 from muster.agent.hang.hang_state import HangState
 from muster.agent.hang.kept_stacks import JobStacks
 from muster.agent.hang.slow_watch import SlowWatch, event
+from muster.agent.jobs.ended.ended_index import EndedJobs
 from muster.agent.jobs.entry import Entry
 from muster.agent.telemetry.records import Lost, Records, TelemetryRecord, encoded
 from muster.probes import hang
 from muster.probes.hang import Change, HangVerdict
-from muster.probes.hang.dump_schedule import dump_times
+from muster.probes.hang.dump_schedule import DUMPS, dump_times
 from muster.probes.hang.slow import SlowChange
 from muster.probes.kernel.backoff import Backoff
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.stacks import StackTarget
 from muster.supervisors.model.spec import OnHang
 from muster.supervisors.model.states import State
+from muster.supervisors.paths import Root
 
 #: A detector's state is written every so many records: about once a minute.
 STORE_EVERY = 4
 #: Distances of dumps after which a communication library is asked again: at first, and at most.
 LIBRARY_FIRST, LIBRARY_LAST = 6, 60
-#: Events that are read at once.
-_PAGE = 1000
+#: A daemon that starts tells nothing more of jobs that ended longer ago than so many seconds.
+RECENT_S = 3600.0
 
 _log = structlog.get_logger(__name__)
 
 
 class WatchedJobs(Protocol):
     """The part of the registry that the watch uses."""
+
+    @property
+    def ended(self) -> EndedJobs:
+        """Jobs that have ended."""
 
     def known(self, job_id: str) -> Entry | None:
         """A job in memory: one that has not ended, or that a client has read."""
@@ -76,6 +82,8 @@ class _Watched:
     unpublished: tuple[Change, float] | None = None
     #: Whether its stacks are taken again and again.
     is_looked_at: bool = False
+    #: Whether a series of dumps for the rule of slow ranks is being taken.
+    is_sampled: bool = False
     #: Whether its communication library is asked again and again.
     is_asked: bool = False
 
@@ -85,6 +93,7 @@ class HangWatch:
 
     def __init__(
         self,
+        root: Root,
         settings: Callable[[], Config],
         events: EventStore,
         registry: WatchedJobs,
@@ -92,6 +101,7 @@ class HangWatch:
         stacks: StackTaker,
     ) -> None:
         """For jobs of this registry, from these records."""
+        self._root = root
         self._settings = settings
         self._events = events
         self._registry = registry
@@ -125,6 +135,7 @@ class HangWatch:
         """Feeds the detectors until cancelled."""
         with self._records.subscribed() as records:
             async with anyio.create_task_group() as self._group:
+                self._group.start_soon(self._tell_left)
                 task_status.started()
                 while True:
                     some = await records.some()
@@ -179,10 +190,33 @@ class HangWatch:
         if watched.detector.wants_stacks and not watched.is_looked_at and self._group is not None:
             watched.is_looked_at = True
             self._group.start_soon(self._look, watched, name=f"stacks of {record.job}")
+        if watched.slow.rule.wants_samples and not watched.is_sampled and self._group is not None:
+            watched.is_sampled = True
+            self._group.start_soon(self._sample, watched, name=f"samples of {record.job}")
         suspected = watched.detector.verdict is HangVerdict.SUSPECT and self._settings().hang.library
         if suspected and not watched.is_asked and self._group is not None:
             watched.is_asked = True
             self._group.start_soon(self._ask_library, watched, name=f"library of {record.job}")
+
+    async def _tell_left(self) -> None:
+        """Tells what an earlier daemon had found of jobs that have ended since, and did not tell."""
+        await self._registry.ended.indexed.wait()
+        since = time.time() - RECENT_S
+        recent = [self._root.job(row.job_id) for row in self._registry.ended.rows() if row.ended_at > since]
+        for stored in await self._threads.run(hang_state.load_all, recent):
+            try:
+                self._tell_untold(stored)
+            except Exception:  # what another version wrote must not end the daemon
+                _log.exception("hang.defect", attempt=stored.attempt)
+
+    def _tell_untold(self, stored: HangState) -> None:
+        """Of an attempt that is over."""
+        attempt, change = stored.attempt[1], hang_state.change_of(stored.found)
+        if stored.untold and change is not None and not self._was_told(stored.untold, change):
+            self._append(event_of(stored.untold, change, attempt, time.time()))
+        slow = SlowWatch.begun(self._settings().slow, stored.slow).untold
+        if slow is not None and not self._was_told(event(slow, attempt).kind, slow):
+            self._append(event(slow, attempt))
 
     async def _begin(self, entry: Entry) -> _Watched:
         """A detector for an attempt, in the state in which an earlier daemon left it."""
@@ -191,19 +225,22 @@ class HangWatch:
         watched = _Watched(
             entry, _attempt(entry), self._settings().hang, hang.detector(settings), slow, SlowWatch.begun(slow, {})
         )
-        stored = await self._threads.run(hang_state.load, entry)
-        if stored is None or stored.attempt != watched.attempt:
+        stored = await self._threads.run(hang_state.load, entry.paths)
+        if stored is None:
+            return watched
+        if stored.attempt != watched.attempt:
+            self._tell_untold(stored)
             return watched
         watched.detector = hang_state.going_on(stored.state, settings)
         watched.slow = SlowWatch.begun(slow, stored.slow)
         untold = watched.slow.untold
-        if untold is not None and not await self._was_told(event(untold, watched.attempt[1]).kind, untold):
+        if untold is not None and not self._was_told(event(untold, watched.attempt[1]).kind, untold):
             self._tell_slow(watched)
         watched.slow.untold = None
         change = hang_state.change_of(stored.found)
         if change is not None and watched.detector.verdict is not None:
             watched.found = CurrentHang(change, stored.since, change.t)
-            if stored.untold and not await self._was_told(stored.untold, change):
+            if stored.untold and not self._was_told(stored.untold, change):
                 self._publish(watched, stored.untold, change)
             if change.verdict is HangVerdict.HUNG and self._group is not None:
                 # The earlier daemon may have been killed before it acted.
@@ -251,26 +288,18 @@ class HangWatch:
         if change.verdict is HangVerdict.HUNG and self._group is not None:
             watched.unpublished = change, time.time()
         else:
-            self._append(event_of(kind, change, watched.entry, time.time()))
+            self._append(event_of(kind, change, watched.attempt[1], time.time()))
 
     def _publish_pending(self, watched: _Watched, named: Change | None = None) -> None:
         if watched.unpublished is not None:
             (change, at), watched.unpublished = watched.unpublished, None
-            self._append(event_of(event_kind(change), named or change, watched.entry, at))
+            self._append(event_of(event_kind(change), named or change, watched.attempt[1], at))
 
     def _append(self, event: Event) -> None:
         self._events.append([(None, event)])
 
-    async def _was_told(self, kind: str, change: Change | SlowChange) -> bool:
-        cursor = None
-        try:
-            while batch := await self._events.read(cursor, _PAGE):
-                if any((one.job_id, one.kind) == (change.job, kind) and one.time >= change.t for one, _ in batch):
-                    return True
-                cursor = batch[-1][1]
-        except CursorTooOld:  # so many events followed that this is unknown
-            pass
-        return False
+    def _was_told(self, kind: str, change: Change | SlowChange) -> bool:
+        return self._events.last_told(kind, change.job) >= change.t
 
     async def _blame(self, watched: _Watched, change: Change, taken: JobStacks | None) -> Change:
         """Publishes the hang, and makes its culprit part of the verdict, if the stacks show one."""
@@ -297,6 +326,22 @@ class HangWatch:
             _log.warning("hang.no_stacks", job=job_id, error=str(error))
         finally:
             watched.is_looked_at = False
+
+    async def _sample(self, watched: _Watched) -> None:
+        """Takes a series of dumps for the rule of slow ranks."""
+        job_id = watched.entry.job_id
+        try:
+            for number in range(DUMPS):
+                if number:
+                    await anyio.sleep(watched.detector.settings.stacks_apart_s)
+                if self._jobs.get(job_id) is not watched:
+                    return
+                taken = await self._stacks.look(job_id)
+                self._records.add_samples(job_id, taken.of_ranks(watched.entry.job))
+        except ApiError as error:  # it has ended meanwhile, or too many jobs are looked at
+            _log.info("slow.no_stacks", job=job_id, error=str(error))
+        finally:
+            watched.is_sampled = False
 
     async def _ask_library(self, watched: _Watched) -> None:
         """The same with what the communication library says, as long as the job is suspected to hang."""

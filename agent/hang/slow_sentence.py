@@ -1,10 +1,10 @@
 """The sentence that names a slow rank."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from muster.agent.text import ranks as named
+from muster.agent.text import time_of_day
 from muster.probes.hang.slow import SlowChange
 
 
@@ -13,7 +13,7 @@ def sentence(change: SlowChange) -> str:
     EVEN "no rank is slow any more". Of several slow ranks the numbers are those of the first."""
     if not change.ranks:
         return "no rank is slow any more"
-    at = time.strftime("%H:%M:%S", time.localtime(change.since))
+    at = time_of_day(change.since)
     seen: Mapping[str, Any] = change.evidence["ranks"][str(change.ranks[0])]
     verb, whom = ("take", "them") if len(change.ranks) > 1 else ("takes", "it")
     if by_cards := seen.get("cards"):
@@ -28,7 +28,8 @@ def sentence(change: SlowChange) -> str:
         idles = f", and it {by_stacks['does']} then" if by_stacks["does"] and len(change.ranks) == 1 else ""
         peers, factor = by_stacks["peers"], by_stacks["factor"]
     waiting = "wait" if len(peers) > 1 else "waits"
-    text = f"{named(change.ranks)} {verb} {factor:.1f} times as long as its peers since {at}"
+    least = "at least " if seen.get("stacks", {}).get("at_least") and not by_cards else ""
+    text = f"{named(change.ranks)} {verb} {least}{factor:.1f} times as long as its peers since {at}"
     if len(change.ranks) > 1:
         text = text.replace("its peers", "their peers")
     return f"{text}; {named(peers)} {waiting} for {whom} {where}{idles}"

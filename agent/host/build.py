@@ -1,4 +1,4 @@
-"""Which build of muster this is, read once: what pip puts in the place of the code later is another's."""
+"""The build of the running muster, read once at the start: pip may replace the files later."""
 
 from pathlib import Path
 

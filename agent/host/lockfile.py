@@ -53,7 +53,7 @@ def state_held(path: Path) -> Iterator[None]:
     except Untrusted as error:
         raise StartupError(str(error)) from None
     except OSError as error:
-        raise StartupError(f"{path}: the lock cannot be taken: {explain(error)}") from error
+        raise StartupError(f"cannot take the lock {path}: {explain(error)}") from error
     with contextlib.closing(kept):
         yield
 
@@ -66,9 +66,7 @@ def _opened(path: Path) -> int:
         with contextlib.suppress(OSError):
             if error.errno in DEGRADES:
                 return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        raise StartupError(
-            f"{path}: the lock cannot be opened: {error.strerror}; {remedy(error, OTHER_ROOT)}"
-        ) from error
+        raise StartupError(f"cannot open the lock {path}: {error.strerror}; {remedy(error, OTHER_ROOT)}") from error
 
 
 def _take(fd: int, path: Path) -> None:
@@ -84,4 +82,4 @@ def _take(fd: int, path: Path) -> None:
             f"{path}: another musterd ({who}) serves this root: stop it first, or choose another --root"
         ) from None
     except OSError as error:
-        raise StartupError(f"{path}: the lock cannot be taken: {error.strerror}") from error
+        raise StartupError(f"cannot take the lock {path}: {error.strerror}; {remedy(error, OTHER_ROOT)}") from error

@@ -1,4 +1,4 @@
-"""What is known of the folders in which logs lie."""
+"""Facts about the folders that hold logs."""
 
 from functools import lru_cache
 from pathlib import Path

@@ -19,7 +19,8 @@ from typing import Any, Literal, TextIO
 import structlog
 
 from muster.agent import threads
-from muster.agent.host import journald
+from muster.agent.host import systemd
+from muster.agent.text import time_of_day, utc
 
 _TIME = structlog.processors.TimeStamper(fmt="iso", utc=True)
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -54,7 +55,7 @@ class OwnLog:
             return ""
         why = "nobody reads it, or its disk does not answer" if stuck else self._refused
         missing, since = self._untold + self._unknown, self._since or self._full_since
-        when = time.strftime("%H:%M:%S", time.localtime(since))
+        when = time_of_day(since)
         lacks = f"the daemon's log lacks {missing} line(s) since {when}" if missing else "the daemon's log waits"
         return f"stderr: cannot be written: {why}; {lacks}"
 
@@ -136,9 +137,9 @@ def configure(level: str, form: Literal["auto", "json", "console"], stream: Text
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
     ]
-    if form == "auto" and journald.is_behind(out):
+    if form == "auto" and systemd.journal_is_behind(out):
         factory = _to_journal
-        processors += [structlog.processors.format_exc_info, journald.entry]
+        processors += [structlog.processors.format_exc_info, systemd.journal_entry]
     elif console:
         # Not structlog's own choice, which shows the values of variables, secrets among them.
         plain = structlog.dev.plain_traceback
@@ -160,15 +161,15 @@ def configure(level: str, form: Literal["auto", "json", "console"], stream: Text
 
 
 def _lost_line(processors: list[Any], lines: int, since: float) -> str:
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since))
+    when = utc(since)
     told: Any = {"event": "log.lost", "lines": lines, "since": when}
     for processor in processors:
         told = processor(None, "warning", told)
     return str(told)
 
 
-def _to_journal(*_: object) -> journald.Journal:
-    return journald.journal()
+def _to_journal(*_: object) -> systemd.Journal:
+    return systemd.journal()
 
 
 class _Forward(logging.Handler):

@@ -1,7 +1,7 @@
-"""Whose the folders and files are that the daemon trusts: who can change them can have it do what they like.
+"""Who owns the folders and files that the daemon trusts: a user who can change them controls the daemon.
 
-The rule is in supervisors/system/trust.py. Here is what it is asked about when the daemon starts, and for `muster
-service`.
+supervisors/system/trust.py has the rule. This module names what the daemon checks at its start, and what `muster
+service` checks.
 """
 
 import glob
@@ -49,7 +49,7 @@ def refuse_environment_of_others() -> None:
     try:
         trouble = environment_of_others() if os.geteuid() == 0 else ""
     except OSError as error:
-        raise StartupError(f"{error.filename}: cannot be looked at: {error.strerror}") from error
+        raise StartupError(f"cannot inspect {error.filename}: {error.strerror}") from error
     if trouble:
         raise StartupError(f"{trouble}. {OWN_ENVIRONMENT}, or start musterd with --trust-environment")
 

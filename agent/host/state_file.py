@@ -6,7 +6,7 @@ time: it is written soon after a change, and what could not be read or written i
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -44,7 +44,7 @@ def read(path: Path, type: type[_T], version: int | None = None) -> _T:
         found = msgspec.json.decode(data, type=_VersionOnly).version if version is not None else None
         if version is not None and found not in (None, version):
             if found > version:
-                raise newer(path, found, version, "move the file away: what is in it is then forgotten")
+                raise newer(path, found, version, "move the file away: muster then forgets its content")
             raise Damaged(f"it is of version {found}, and this musterd reads {version}")
         return msgspec.json.decode(data, type=type)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -101,13 +101,15 @@ class StateFile(Generic[_T]):
         unwritten: str = "",
         save_s: float = 1.0,
         indent: int = 0,
+        after: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`snapshot` gives what is to be written; it is called on the loop. `forgotten`: what is lost with a file that
         cannot be understood; `unwritten`: with one that cannot be written, if the daemon ends. `save_s`: seconds
-        between two writes, unless somebody waits for one, and between two tries where it does not work."""
+        between two writes, unless somebody waits for one, and between two tries where it does not work. `after`: is
+        waited for between the snapshot and the write."""
         self._path, self._type, self._snapshot = path, type, snapshot
         self._version, self._forgotten, self._lost, self._indent = version, forgotten, unwritten, indent
-        self._save_s = save_s
+        self._save_s, self._after = save_s, after
         self._changes, self._urgent, self._tried = Changes(), Changes(), Changes()
         #: The changes that are on the disk.
         self._saved = 0
@@ -151,8 +153,8 @@ class StateFile(Generic[_T]):
                     break
         if self._saved < wanted:
             raise NoRoom(
-                f"{why}: it is in force, but would be forgotten if musterd was started again; it is written by "
-                "itself as soon as that works"
+                f"{why}: it is in force, but a restart of musterd would lose it; musterd writes it to the disk as soon "
+                "as it can"
             )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -179,6 +181,8 @@ class StateFile(Generic[_T]):
         job = functools.partial(write, self._path, self._snapshot(), indent=self._indent)
         why = f"the disk did not take it within {WAIT_S:g} s"
         try:
+            if self._after is not None:
+                await self._after()
             with anyio.move_on_after(WAIT_S):
                 # One that is being written when the daemon ends is waited for: the last one comes behind it.
                 await watched.call(f"write {self._path}", job, on_cancel=_wait, linger_s=WAIT_S / 2)

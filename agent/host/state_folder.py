@@ -11,7 +11,7 @@ from muster.agent.errors import StartupError
 from muster.agent.host import state_file
 from muster.agent.host.ownership import refuse_contents_of_others, refuse_others
 from muster.supervisors.model import journal
-from muster.supervisors.paths import Root
+from muster.supervisors.paths import MAX_SOCKET, Root
 from muster.supervisors.supervision_errors import Untrusted, remedy
 from muster.supervisors.system import trust
 
@@ -23,8 +23,6 @@ _KEY_BYTES = 32
 #: Files that a job needs beside its FIFOs; and bytes over its journal's: its spec (1 MiB at most, mostly some hundred
 #: bytes), folder, lock, counts.
 _FILES, _JOB = 12, 32768
-#: Bytes that the address of a unix socket can have (sun_path less its NUL).
-MAX_SOCKET = 107
 #: Errors of a disk, or of a limit, that pass: the daemon works with what can be read, and says what it cannot do.
 DEGRADES = (
     errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
@@ -32,7 +30,7 @@ DEGRADES = (
 #: What to do where an error of a folder has no usual remedy.
 OTHER_ROOT = "give --root a folder that you may write to"
 #: The remedy for a folder that disappeared.
-MOVED = "the folder is not there any more: move it back, or make it"
+MOVED = "the folder no longer exists: move it back, or create it"
 
 
 def prepare(root: Root) -> None:
@@ -67,13 +65,13 @@ def prepare(root: Root) -> None:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     except OSError as error:
         raise StartupError(
-            f"{root.run}: {error.strerror}: the daemon's socket cannot be made here; {remedy(error, OTHER_ROOT)}"
+            f"cannot make the daemon's socket in {root.run}: {error.strerror}; {remedy(error, OTHER_ROOT)}"
         ) from error
 
 
 def check(root: Root) -> None:
-    """Looks whether another user than root and ours can change these folders or what the daemon reads there, or put
-    other folders in their place, and changes nothing. Raises StartupError.
+    """Checks that no user but root and ours can change or replace these folders, or what the daemon reads there, and
+    changes nothing. Raises StartupError.
 
     A folder for logs that is reached by a link may be anybody's, as the volumes of containers are: see
     `trust.open_logs`."""
@@ -88,7 +86,7 @@ def check(root: Root) -> None:
     except Untrusted as error:
         raise StartupError(str(error)) from None
     except OSError as error:
-        raise StartupError(f"{error.filename}: cannot be looked at: {error.strerror}") from error
+        raise StartupError(f"cannot inspect {error.filename}: {error.strerror}") from error
 
 
 def event_epoch(events: Path) -> str:
@@ -160,7 +158,7 @@ def _make(folder: Path, mode: int) -> None:
             folder.chmod(mode)  # the umask is not asked
         except FileExistsError:
             if not folder.is_dir():
-                raise StartupError(f"{folder}: is no folder; move it away, or choose another --root") from None
+                raise StartupError(f"{folder}: is not a folder: move it away, or choose another --root") from None
             if not folder.is_symlink():  # made since `check`, in a folder like /tmp
                 trust.check(folder)
     except Untrusted as error:
@@ -178,22 +176,22 @@ def _check_version(root: Root) -> None:
     except FileNotFoundError:
         if root.jobs.exists():
             raise StartupError(
-                f"{root.version}: is missing, but {root.jobs} exists: this is no state folder of muster, or a damaged "
-                f"one; if it is one of this version, write the line {VERSION!r} into the file"
+                f"{root.version}: is missing, but {root.jobs} exists: this is not a state folder of muster, "
+                f"or it is damaged: if this version made it, write the line {VERSION!r} into the file"
             ) from None
         try:
             state_file.write_text(root.version, VERSION + "\n")
         except OSError as error:
-            raise StartupError(f"{root.version}: cannot be written: {error.strerror}") from error
+            raise StartupError(f"cannot write {root.version}: {error.strerror}; {remedy(error, OTHER_ROOT)}") from error
         return
     except OSError as error:
-        raise StartupError(f"{root.version}: cannot be read: {error.strerror}") from error
+        raise StartupError(f"cannot read {root.version}: {error.strerror}; {remedy(error, OTHER_ROOT)}") from error
     if found == VERSION:
         return
     match = re.fullmatch(rf"{_NAME} (\d{{1,9}})", found)
     if match is not None and int(match[1]) > _NUMBER:
         raise state_file.newer(root.version, found, VERSION, "use another state folder")
     raise StartupError(
-        f"{root.version}: says {found[:60]!r}, and this musterd reads {VERSION!r}: use the musterd that wrote it, or "
+        f"{root.version}: says {found[:60]!r}, but this musterd reads {VERSION!r}: use the musterd that wrote it, or "
         "another state folder"
     )

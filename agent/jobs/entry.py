@@ -14,7 +14,7 @@ from muster.agent.events.story import Story, lost_output
 from muster.agent.jobs import explained
 from muster.agent.jobs.explained import Explained
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.model import journal, verdict
+from muster.supervisors.model import journal, rank_ends
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, OpenGap, Verdict
 from muster.supervisors.model.replay import apply
@@ -122,7 +122,7 @@ class Entry:
 
     def refuses(self, why: str) -> None:
         """Stores why the supervisor cannot write records to the journal (empty: no record waits)."""
-        text = f"its records cannot be written: {why}; they are kept in memory and written as soon as that works"
+        text = f"cannot write its records: {why}; muster keeps them in memory and writes them as soon as it can"
         before = self.notes
         self.note("journal", text if why else "")
         if self.notes != before:
@@ -248,7 +248,7 @@ class Entry:
         self.damaged = text
         self.reading = next(_readings)
         before = self.known = self.known or self.job
-        self.job = Job(state=State.LOST, verdict=Verdict(verdict.OWN_FAILURE, text))
+        self.job = Job(state=State.LOST, verdict=Verdict(rank_ends.OWN_FAILURE, text))
         self.job.digest, self.job.boot_id = before.digest, before.boot_id
         self.job.accepted_at, self.job.accepted_up = before.accepted_at, before.accepted_up
         self.job.cards, self.job.card_kind, self.job.card_used = before.cards, before.card_kind, before.card_used
@@ -266,7 +266,7 @@ class Entry:
         if not self.has_folder:
             path = self.paths.folder
             if os.path.lexists(path):
-                what, do = "it is no folder: somebody put it in the place of the job's", "put the job's folder back"
+                what, do = "it is not a folder: somebody replaced the job's folder", "put the job's folder back"
         self.give_up(
             f"{path}: {what}: {do}, or end its processes with `muster stop {self.job_id}` and remove what is left with "
             f"`muster rm --force {self.job_id}`"
@@ -276,6 +276,7 @@ class Entry:
         """Raises JournalDamaged if the journal was emptied, truncated or replaced. Blocks. Raises OSError."""
         if not self.has_folder:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.paths.folder))
+        sure = self.sure  # before the look: it grows meanwhile, on the loop, and the file before it
         with open(trust.open_own(self.paths.journal, os.O_RDONLY), "rb") as file:
             size, line = os.fstat(file.fileno()).st_size, file.readline()
         # First of all whose it is: another job's may be shorter as well.
@@ -283,11 +284,11 @@ class Entry:
         if self.records and first is not None and first.get("t") != self.job.accepted_at:
             what = "it is the journal of another job, which somebody put here"
             raise JournalDamaged(str(self.paths.journal), 1, what)
-        if size < self.sure:
-            what = f"somebody {'cut' if size else 'emptied'} it: it has {size} bytes, and had {self.sure}"
+        if size < sure:
+            what = f"somebody {'cut' if size else 'emptied'} it: it has {size} bytes, and had {sure}"
             raise JournalDamaged(str(self.paths.journal), 1, what)
         if line[:1] == b"\0":  # its writer continued after the hole
-            raise JournalDamaged(str(self.paths.journal), 1, "somebody emptied it, and its first records are gone")
+            raise JournalDamaged(str(self.paths.journal), 1, "somebody emptied it, and its first records are lost")
 
 
 def fetch(path: Path, end: int, number: int, size: int | None) -> tuple[list[Record], int]:

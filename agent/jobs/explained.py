@@ -35,7 +35,7 @@ class Explained(msgspec.Struct, frozen=True):
     `confidence` and `signature` are those of the cause (agent/why/causes/found.py); `rank` wrote it. `worker`:
     where that is a launcher. `first_failed`: the rank that is the cause, if it is not the one that the supervisor saw
     fail first, and its `last_lines`. `at`: seconds since the epoch. `past`: as `first_failed`, by the number of an
-    earlier attempt."""
+    earlier attempt. `was`: what the explanation before this one recommended."""
 
     recommendation: str
     reason: str
@@ -50,10 +50,11 @@ class Explained(msgspec.Struct, frozen=True):
     first_failed: int | None = None
     last_lines: tuple[str, ...] = ()
     past: dict[int, int] = {}  # msgspec copies it
+    was: str = ""
 
     def says(self, other: "Explained | None") -> bool:
-        """Whether the other explanation is equal except for its time."""
-        return other is not None and msgspec.structs.replace(other, at=self.at) == self
+        """Whether the other explanation is equal except for its time and what was before it."""
+        return other is not None and msgspec.structs.replace(other, at=self.at, was=self.was) == self
 
 
 def applied(early: Verdict, found: Explained | None) -> Verdict:

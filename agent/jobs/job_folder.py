@@ -1,9 +1,11 @@
 """A job's folder: created completely or not at all, reclaimed, removed. Everything here blocks."""
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -34,6 +36,29 @@ from muster.supervisors.system import trust
 _log = structlog.get_logger(__name__)
 
 
+class Creation:
+    """Whether a job comes into being: decided once, by the thread that makes its folder or by who gives it up before.
+    For every thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._decided: bool | None = None
+
+    def commit(self) -> bool:
+        """Whether the folder may get the job's name; from here on it cannot be given up."""
+        return self._decide(True)
+
+    def give_up(self) -> bool:
+        """Whether there will be no such job."""
+        return not self._decide(False)
+
+    def _decide(self, wish: bool) -> bool:
+        with self._lock:
+            if self._decided is None:
+                self._decided = wish
+            return self._decided
+
+
 @dataclass(slots=True)
 class HeldJob:
     """A job without a supervisor so far: the daemon has its lock and writes its journal."""
@@ -42,9 +67,12 @@ class HeldJob:
     writer: Writer
     #: Of a job that was created just now; empty where its FIFOs could not be made.
     holds: Holds | None = None
+    #: A supervisor may have it already.
+    released: bool = False
 
     def close(self) -> None:
         """Releases the job: from here on only a supervisor writes. Its FIFOs stay held."""
+        self.released = True
         self.writer.close()
         self.lock.close()
 
@@ -109,13 +137,15 @@ def create(
     accepted: Record,
     seccomp: bytes = b"",
     more: Sequence[Record] = (),
-    say: str = "",
     *,
     new_name: bool = False,
+    begun: Callable[[str], object] | None = None,
+    creation: Creation | None = None,
 ) -> HeldJob:
     """Creates a job's folder with the record `accepted` and those that follow it at once, and the filter of its system
-    calls if it has one, on disk and locked. `say`: a line for the job's log. `new_name`: no other job has ever had this
-    id. Raises NoRoom, and leaves nothing behind.
+    calls if it has one, on disk and locked. `new_name`: no other job has ever had this id. `begun` is called
+    with the name of the folder once that is locked; with it the job is released as soon as it is on disk, for nothing
+    comes before its supervisor. Raises NoRoom, and leaves nothing behind; also if the `creation` was given up.
 
     It is created under another name first, so a job exists with all its files or not at all.
     """
@@ -138,6 +168,8 @@ def create(
                 except OSError:
                     lock.close()
                     raise
+                if begun is not None:
+                    begun(name)
                 files = [temporary.spec, temporary.journal, temporary.folder]
                 _write(temporary.spec, spec.to_json().encode(), folder)
                 if seccomp:
@@ -151,15 +183,18 @@ def create(
                 if not spec.rank_table:  # which says what ranks there are
                     held.holds = _held_fifos(root.job(spec.job_id), temporary, here)
                 _sync(files)
+                if creation is not None and not creation.commit():
+                    raise OSError(errno.ETIMEDOUT, "the disk answered too late")
                 os.rename(name, spec.job_id, src_dir_fd=jobs, dst_dir_fd=jobs)
                 name = spec.job_id
                 os.fsync(jobs)
             except OSError:
+                # Before its lock: a supervisor may wait for that, and must not find the folder under the job's name.
+                shutil.rmtree(name, ignore_errors=True, dir_fd=jobs)
                 if held is not None:
                     held.close()
                     if held.holds is not None:
                         held.holds.release()
-                shutil.rmtree(name, ignore_errors=True, dir_fd=jobs)
                 raise
     except OSError as error:
         # A name without a folder is one of the job's own files.
@@ -168,8 +203,8 @@ def create(
             f"{where}: cannot record the job: {error.strerror}; nothing was started"
             + (f": {what}, then try again" if (what := remedy(error)) else "")
         ) from error
-    if say:
-        say_in_log(root, spec.job_id, here, [say])
+    if begun is not None:
+        held.close()
     return held
 
 

@@ -8,7 +8,7 @@ import structlog
 from muster.agent import threads
 from muster.agent.config.schema import Config
 from muster.agent.events.event_store import EventStore, RecordKey
-from muster.agent.jobs import job_folder
+from muster.agent.jobs import job_folder, job_removal
 from muster.agent.jobs.cards.leasing import OnCards
 from muster.agent.jobs.damaged import folderless
 from muster.agent.jobs.ended import ended_scan
@@ -57,9 +57,12 @@ class JobLoading:
         ids, leftovers, strange = await self._threads.run(job_folder.folders, self._root)
         wrong = self._table.strange
         for path in leftovers:
-            if trouble := await self._threads.run(job_folder.remove_tree, path):
+            if collected := await self._threads.run(job_removal.untold, path):
+                self._events.append((None, one.event()) for one in collected)
+                await self._events.stored()
+            if trouble := await self._threads.run(job_removal.remove_aside, path):
                 wrong.append(trouble)
-        wrong += [f"{path}: is no job's folder, and is left alone" for path in strange]
+        wrong += [f"{path}: is not the folder of a job: muster ignores it" for path in strange]
         try:
             ids += await self._threads.run(folderless.unrecorded, self._root, ids)
         except OSError as error:

@@ -2,15 +2,20 @@
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import anyio
+import msgspec
 import structlog
 
 from muster.agent import threads
 from muster.agent.errors import JobAlive, JobNotEnded, NoRoom
+from muster.agent.events.event_store import Event, EventStore
+from muster.agent.host import state_file
 from muster.agent.jobs import job_folder, log_ownership
 from muster.agent.jobs.damaged import forced_removal
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
@@ -28,6 +33,9 @@ from muster.supervisors.system.atomic_file import sync_folder
 LEAVE_S = 6.0
 #: A process has so many seconds to exit after its job's end; then it makes a forced removal fail.
 EXIT_S = 5.0
+#: Where records are moved before they are removed: the begin of a folder's name among those of the jobs. A file in it
+#: has their events; it is removed once these are on the disk.
+_COLLECTED, _UNTOLD = ".collected.", ".untold"
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -35,11 +43,28 @@ Ts = TypeVarTuple("Ts")
 _log = structlog.get_logger(__name__)
 
 
+class CollectedRecord(msgspec.Struct):
+    """A record that was removed, when and why: a part of a sentence."""
+
+    job: str
+    state: str
+    at: float
+    why: str
+
+    def event(self) -> Event:
+        """`job.collected`."""
+        said = {"state": self.state, "why": self.why}
+        return Event(self.at, "job.collected", self.job, message=f"its record was removed: {self.why}", attributes=said)
+
+
 class JobRemoval:
     """Belongs to one event loop. Callers run it with `JobWork.finish`."""
 
-    def __init__(self, root: Root, table: JobTable, tasks: JobTasks, work: JobWork, pool: threads.Pool) -> None:
+    def __init__(
+        self, root: Root, events: EventStore, table: JobTable, tasks: JobTasks, work: JobWork, pool: threads.Pool
+    ) -> None:
         self._root, self._table, self._tasks, self._work, self._threads = root, table, tasks, work, pool
+        self._events = events
         #: Why records could not be collected; empty while that works.
         self.uncollected = ""
 
@@ -96,19 +121,24 @@ class JobRemoval:
             table.forget(job_id)
         return left
 
-    async def collect(self, rows: Sequence[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
+    async def collect(self, rows: Mapping[Ended, str], logs: CollectedLogs) -> str:
         """As Registry.collect."""
         async with AsyncExitStack() as stack:
             for row in sorted(rows, key=lambda row: row.job_id):
                 await stack.enter_async_context(self._work.alone(row.job_id))
-            there = [row for row in rows if self._table.ended.row(row.job_id) is row]
-            gone, trouble = await self._threads.run(_collect, self._root, there, logs)
-            for row in gone:
-                self._table.forget(row.job_id)
+            there = {row: why for row, why in rows.items() if self._table.ended.row(row.job_id) is row}
+            aside = self._root.jobs / f"{_COLLECTED}{secrets.token_hex(4)}"
+            gone, trouble = await self._threads.run(_move_aside, self._root, aside, there, logs)
+            for one in gone:
+                self._table.forget(one.job)
+            if gone:
+                self._events.append((None, one.event()) for one in gone)
+                await self._events.stored()
+            trouble = await self._threads.run(remove_aside, aside) or trouble
         if trouble and trouble != self.uncollected:
             _log.warning("job.not_collected", error=trouble)
         self.uncollected = trouble
-        return gone, trouble
+        return trouble
 
     async def _once_exited(self, entry: Entry | None, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Calls a function of forced_removal.py, and again for at most EXIT_S while it raises JobAlive: a supervisor
@@ -128,23 +158,29 @@ class JobRemoval:
         return NoRoom(f"{error.filename or self._root.jobs}: cannot remove it: {error.strerror}")
 
 
-def _collect(root: Root, rows: Iterable[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
-    """Removes the folders of these ended jobs, and notes who owns their log files. Returns the jobs whose folders were
-    removed, and a sentence about what could not be removed, or "".
+def _move_aside(
+    root: Root, aside: Path, rows: Mapping[Ended, str], logs: CollectedLogs
+) -> tuple[list[CollectedRecord], str]:
+    """Moves the folders of these ended jobs into the folder `aside`, and notes who owns their log files. Returns which
+    ones it moved, and a sentence about what could not be moved, or "".
 
-    A folder is first moved aside as a whole: if the daemon is killed, the next start removes it. Blocks.
+    If the daemon is killed from here on, the next one tells of them and removes them. Blocks.
     """
-    there = [row for row in rows if not (row.damaged and job_lock.holder(root.job(row.job_id).lock))]
+    there = {
+        row: CollectedRecord(row.job_id, str(row.state), time.time(), why)
+        for row, why in rows.items()
+        if not (row.damaged and job_lock.holder(root.job(row.job_id).lock))
+    }
     if not there:
         return [], ""
-    aside = root.jobs / f".collected.{secrets.token_hex(4)}"
     gone, trouble = [], ""
     try:
         logs.add(there)
         aside.mkdir(0o700)
+        state_file.write(aside / _UNTOLD, list(there.values()))
     except OSError as error:
         return [], f"{error.filename or root.state}: cannot remove records: {error.strerror}"
-    for row in there:
+    for row, record in there.items():
         folder = root.job(row.job_id).folder
         try:
             folder.rename(aside / row.job_id)
@@ -153,7 +189,26 @@ def _collect(root: Root, rows: Iterable[Ended], logs: CollectedLogs) -> tuple[li
         except OSError as error:
             trouble = f"{folder}: cannot remove it: {error.strerror}"
             continue
-        gone.append(row)
+        gone.append(record)
     with contextlib.suppress(OSError):
         sync_folder(root.jobs)
-    return gone, job_folder.remove_tree(aside) or trouble
+    return gone, trouble
+
+
+def untold(leftover: Path) -> list[CollectedRecord]:
+    """The records that a killed daemon moved into this folder and may not have told of. Blocks."""
+    if not leftover.name.startswith(_COLLECTED):
+        return []
+    try:
+        noted = state_file.read(leftover / _UNTOLD, list[CollectedRecord])
+    except (OSError, state_file.Damaged):
+        return []
+    return [one for one in noted if (leftover / one.job).is_dir()]
+
+
+def remove_aside(leftover: Path) -> str:
+    """Removes a folder of records that were told of; returns a sentence about what could not be removed, or "".
+    Blocks."""
+    with contextlib.suppress(OSError):  # first: it says that something is untold
+        (leftover / _UNTOLD).unlink()
+    return job_folder.remove_tree(leftover)

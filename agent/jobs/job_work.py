@@ -5,11 +5,17 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 
 from muster.agent.errors import ShuttingDown
 
 T = TypeVar("T")
+
+#: Seconds between two looks whether a piece of work is hopeless.
+LOOK_S = 2.0
+
+_log = structlog.get_logger(__name__)
 
 
 class JobWork:
@@ -24,9 +30,11 @@ class JobWork:
         """Opens `finish` for work, which runs in this group."""
         self._group = group
 
-    async def finish(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def finish(
+        self, work: Callable[[], Awaitable[T]], hopeless: Callable[[], Exception | None] = lambda: None
+    ) -> T:
         """Runs `work` to its end, even if the caller is cancelled. Returns and raises what `work` does; raises
-        ShuttingDown before `start`.
+        ShuttingDown before `start`, and what `hopeless` says meanwhile: then the caller does not wait any longer.
 
         The work is a task of its own: gRPC cancels handlers in a way that no shield in their own task stops.
         """
@@ -35,18 +43,26 @@ class JobWork:
         done = anyio.Event()
         result: list[T] = []
         errors: list[Exception] = []
+        left = False
 
         async def run() -> None:
             with anyio.CancelScope(shield=True):
                 try:
                     result.append(await work())
                 except Exception as error:  # the caller raises it, whatever it is
+                    if left:
+                        _log.warning("job.work_failed_late", error=str(error))
                     errors.append(error)
                 finally:
                     done.set()
 
         self._group.start_soon(run)
-        await done.wait()
+        while not done.is_set():
+            with anyio.move_on_after(LOOK_S):
+                await done.wait()
+            if not done.is_set() and (error := hopeless()) is not None:
+                left = True
+                raise error
         if errors:
             raise errors[0]
         return result[0]

@@ -8,7 +8,6 @@ import contextlib
 import errno
 import itertools
 import os
-import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field
@@ -18,58 +17,17 @@ from typing import Protocol
 from muster.agent.host.log_folder import folder as known_folder
 from muster.agent.jobs.entry import Entry
 from muster.probes.calls.script import ENV, Script
+from muster.probes.kernel import mount_table
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch.modes import modelarts
-from muster.supervisors.output import log_removals, log_segments
+from muster.supervisors.output import log_names, log_removals, log_segments
 from muster.supervisors.output.log_layout import Layout
+from muster.supervisors.output.log_names import LogName
 from muster.supervisors.paths import OWN_LOGS
 
 #: Limits in the folder of a job's user: counted files, depth. Further files are not counted, but are removed.
 MAX_COUNTED = 100_000
 MAX_DEPTH = 64
-#: A log's own name, then what follows it: a time if it was set aside for a later job with that id, a segment.
-_NAME = re.compile(
-    r"(?P<log>(?P<job>[A-Za-z0-9][A-Za-z0-9._-]{0,127})-"
-    r"(?:proc-rank-(?P<rank>\d+)-device-\d+\.(?:txt|idx)|(?P<own>muster|worker)-(?P<node>\d+)\.(?:log|idx)|"
-    r"(?P<service>service)-(?P<of>\d+)-\d+\.(?:log|idx)))"
-    r"(?P<aside>\.\d{9,12}\+*)?"
-    r"(?P<more>\.\d{16,}-\d{16,}(?:\.gz(?:\.part)?)?|\.removed|\.new)?"
-    r"(?P<late>\.\d{9,12}\+*)?"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """The parts of a file's name. `aside`: when it was set aside, empty for a file of the present job with this id;
-    `kind`: "output", "job", "service", "worker", "index"; `rank` or else `node`: its number; `more`: what makes it a
-    segment, or a file beside one."""
-
-    job_id: str
-    log: str
-    aside: str
-    kind: str
-    rank: int | None
-    node: int | None
-    more: str
-
-    @property
-    def passing(self) -> bool:
-        """Whether it is a temporary file, or only records a removal."""
-        return self.more.endswith((".part", ".new", ".removed"))
-
-
-def parsed(name: str) -> Name | None:
-    """None: muster gives no file such a name."""
-    found = _NAME.fullmatch(name)
-    if found is None:
-        return None
-    own = {"muster": "job", "worker": "worker", "service": "service", None: "output"}[found["own"] or found["service"]]
-    kind = "index" if found["log"].endswith(".idx") else own
-    rank, node, of = (int(found[key]) if found[key] else None for key in ("rank", "node", "of"))
-    node = of if node is None else node
-    return Name(
-        found["job"], found["log"], found["aside"] or found["late"] or "", kind, rank, node, found["more"] or ""
-    )
 
 
 class Owner(Protocol):
@@ -97,7 +55,7 @@ class KnownJob:
     folders: tuple[str, ...]
 
 
-def _has(owner: Owner, name: Name) -> bool:
+def _has(owner: Owner, name: LogName) -> bool:
     """Whether a file with that name, which belongs to a job with this id, belongs to this job."""
     return owner.ranks is None or (name.node == owner.node_rank if name.rank is None else name.rank in owner.ranks)
 
@@ -113,18 +71,20 @@ def ranks_by_name(folder: Path, job_id: str) -> list[tuple[int, int]]:
     """Rank and device of each rank whose output lies in the log folder: of a job of which nothing else is known. Raises
     OSError."""
     with os.scandir(folder) as entries:
-        names = [parsed(entry.name) for entry in entries if entry.name.startswith(f"{job_id}-")]
-    logs = {
-        name.log: name.rank
-        for name in names
-        if name is not None and name.rank is not None and (name.job_id, name.kind, name.aside) == (job_id, "output", "")
-    }
-    return sorted((rank, int(log.rpartition("-device-")[2].removesuffix(".txt"))) for log, rank in logs.items())
+        names = [log_names.parsed(entry.name) for entry in entries if entry.name.startswith(f"{job_id}-")]
+    return sorted(
+        {
+            (name.rank, name.device)
+            for name in names
+            if name is not None and (name.job_id, name.kind, name.aside) == (job_id, "output", "")
+            if name.rank is not None and name.device is not None
+        }
+    )
 
 
 @dataclass(slots=True)
 class Files:
-    """Log files of one job; `aside` as in Name. `bytes`: the disk space of all; `changed` in seconds since the epoch.
+    """Log files of one job; `aside` as in LogName. `bytes`: the disk space of all; `changed`: seconds since the epoch.
     `folders`: existing folders of the job's user, with their bytes. `gone`: only records of removed files are left."""
 
     job_id: str
@@ -154,7 +114,7 @@ class Files:
     @property
     def logs(self) -> set[Path]:
         """Live files that can have segments, existing or not."""
-        named = [parsed(path.name) for path in self.paths]
+        named = [log_names.parsed(path.name) for path in self.paths]
         return {self.folder / n.log for n in named if n is not None and n.kind in ("output", "job") and not n.aside}
 
 
@@ -171,7 +131,7 @@ def scan(folder: Path, owners: Mapping[str, Owner], only: Collection[str] | None
                 if entry.is_dir(follow_symlinks=False):
                     there.add(entry.name)
                     continue
-                name = parsed(entry.name) if entry.name.startswith(begin) else None
+                name = log_names.parsed(entry.name) if entry.name.startswith(begin) else None
                 if name is None or (only is not None and name.job_id not in only):
                     continue
                 status = entry.stat(follow_symlinks=False)
@@ -219,7 +179,7 @@ def _count(files: Files, folder: Path) -> None:
     files.gone = False
 
 
-def _add(files: Files, file: str, name: Name, status: os.stat_result) -> None:
+def _add(files: Files, file: str, name: LogName, status: os.stat_result) -> None:
     if files.names is not None:
         files.names += os.fsencode(file) + b"/"
     files.gone = files.gone and file.endswith(".removed")
@@ -259,7 +219,7 @@ def remove_obstacles(folder: Path, whose: Owner) -> list[str]:
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]
     for name in names:
-        one = parsed(name)
+        one = log_names.parsed(name)
         if one is None or one.aside or one.job_id != whose.job_id or not _has(whose, one):
             continue
         path = folder / name
@@ -300,14 +260,7 @@ def remove_folders(folders: Iterable[Path]) -> None:
 def _mounts(folder: Path) -> list[str]:
     """The mounts at or below a folder in our mount namespace. Raises OSError."""
     top = os.path.join(os.path.realpath(folder.parent), folder.name)
-    found = []
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            # Spaces and the like are octal escapes.
-            point = re.sub(r"\\([0-7]{3})", lambda number: chr(int(number[1], 8)), line.split()[4])
-            if point == top or point.startswith(f"{top}/"):
-                found.append(point)
-    return found
+    return [mount.path for mount in mount_table.read() if mount.path == top or mount.path.startswith(f"{top}/")]
 
 
 def remove(files: Files, why: str, known: bool) -> None:
@@ -332,8 +285,14 @@ def remove(files: Files, why: str, known: bool) -> None:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             unrecorded[log] = layout  # there is no space, which is the reason for the removal
-    for path in sorted(paths, key=lambda path: "-muster-" in path.name):  # proof that they are ours comes last
+    for path in sorted(paths, key=_is_own):  # proof that they are ours comes last
         if not (known and path.name.endswith(".removed")):
             path.unlink(missing_ok=True)
     for log, layout in unrecorded.items():
         log_removals.record_removal(log, layout.begin, layout.end, why)
+
+
+def _is_own(path: Path) -> bool:
+    """Whether it is of the job's own log, or beside it."""
+    name = log_names.parsed(path.name)
+    return name is not None and name.rank is None

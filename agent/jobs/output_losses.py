@@ -2,7 +2,6 @@
 lines about gaps in which jobs ended, which are written once there is space."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.jobs.entry import Entry
+from muster.agent.text import time_of_day
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.kernel.dataclass import dataclass
@@ -88,7 +88,7 @@ class OutputLosses:
             gaps += own
         if not gaps:
             return
-        since = time.strftime("%H:%M:%S", time.localtime(min(gap.since for gap in gaps)))
+        since = time_of_day(min(gap.since for gap in gaps))
         errors = ", ".join(sorted({gap.error for gap in gaps}))
         reason = f"{sum(gap.bytes for gap in gaps)} bytes of output of {jobs} job(s) are lost since {since}: {errors}"
         action = EXPLANATIONS[Code.OUTPUT_LOST].action

@@ -1,7 +1,8 @@
 """All jobs of this node, and the operations on a job as a whole."""
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -12,6 +13,7 @@ from anyio.abc import TaskStatus
 from muster.agent import threads
 from muster.agent.config.schema import Config
 from muster.agent.errors import (
+    DiskSilent,
     JobIdConflict,
     JournalUnreadable,
     NoRoom,
@@ -36,6 +38,7 @@ from muster.agent.jobs.live.job_tasks import JobTasks
 from muster.agent.jobs.live.unsupervised import Surroundings
 from muster.agent.jobs.start_checks import StartChecks
 from muster.agent.link.nursery_client import NurseryClient
+from muster.agent.node.degraded import Degraded
 from muster.agent.node.health import NodeHealth
 from muster.probes.cards.driver import Driver
 from muster.probes.kernel import process
@@ -43,6 +46,7 @@ from muster.supervisors.launch import job_services
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.model.rules import boot_files
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import Kind
 from muster.supervisors.paths import Root
@@ -72,29 +76,26 @@ class Registry(JobTable):
         driver: Driver,
         leasing: Leasing,
         health: NodeHealth,
+        limits: Degraded,
     ) -> None:
         """`config` returns the present configuration. `load`, then `run` make it usable."""
         reserve = Reserve(RESERVE)
         super().__init__(root, events, leasing, reserve)
         self._root, self._config, self._events, self._nursery = root, config, events, nursery
+        self._limits = limits
         # Not the loop's own threads: readers of logs on a slow disk must not block the reading of journals.
         self._threads = pool = threads.Pool(8)
-        checks = StartChecks(config, nursery, driver, health, root.state)
-        self._around = Surroundings(
-            config, nursery, checks.run, self.publish, pool, root, leasing, reserve,
-            lambda event: events.append([(None, event)]),
-        )  # fmt: skip
+        checks = StartChecks(config, nursery, driver, health, root.active_figures)
+        self._around = Surroundings(config, nursery, checks.run, self.publish, pool, root, leasing, reserve, events)
         self._work = work = JobWork()
         self._tasks = tasks = JobTasks(self._around)
         self._loading = JobLoading(root, config, events, self, tasks, work, pool)
-        self._removal = JobRemoval(root, self, tasks, work, pool)
+        self._removal = JobRemoval(root, events, self, tasks, work, pool)
         self._starting = 0
         self._closing = False
         self._config_trouble = ""
         #: Parts of the daemon whose troubles are warnings of the daemon as a whole; may be set.
-        self.of_daemon: Sequence[Troubled] = ()
-        #: Called with the number of ranks of a job that could not be recorded; may be set.
-        self.on_no_room: Callable[[int], None] = lambda _: None
+        self.of_daemon: Sequence[Troubled] = (limits,)
 
     # --- readers ------------------------------------------------------------------------------------------------------
 
@@ -142,13 +143,27 @@ class Registry(JobTable):
 
         An empty id is replaced by a new one. `workdir_of_caller`: as for `admission.refuse_here`; `asked_by`: as for
         `decided`; `new_name`: the id was made for this call. Raises InvalidRequest, JobIdConflict, JournalUnreadable,
-        NodeDraining, NodeUnhealthy, NoSuchCard, CardBusy, PortInUse, TooManyJobs, NoRoom, ShuttingDown; nothing was
-        started then.
+        NodeDraining, NodeUnhealthy, NoSuchCard, CardBusy, PortInUse, TooManyJobs, NoRoom, ShuttingDown, DiskSilent;
+        nothing was started then, and if DiskSilent does not know, it says so.
         """
         if not spec.job_id:
             spec, new_name = replace(spec, job_id=admission.new_job_id()), True
         admission.refuse_configured(spec, self._config())
-        return await self._work.finish(lambda: self._start(spec, by, workdir_of_caller, asked_by, new_name))
+        if spec.job_id not in self.unended:  # of those its memory knows all
+            self._refuse_silent("nothing was started: try again later, or elsewhere")
+        creation = job_folder.Creation()
+
+        def hopeless() -> DiskSilent | None:
+            if not self._limits.silent_s:
+                return None
+            if creation.give_up():
+                return self._silent("nothing was started, and nothing will be: try again later, or elsewhere")
+            known = f"whether job {spec.job_id} starts is known once it answers"
+            return self._silent(f"{known}: look with `muster status {spec.job_id}`, or start it again with this id")
+
+        return await self._work.finish(
+            lambda: self._start(spec, by, workdir_of_caller, asked_by, new_name, creation), hopeless
+        )
 
     async def stop(
         self,
@@ -196,17 +211,22 @@ class Registry(JobTable):
         """Removes an ended job, with its log files unless they are kept. With `force`: any job without living
         processes, and whatever else has this name among the jobs on disk; returns what could not be removed, a sentence
         each. The event of a failed job's explanation comes before that, or says that there is none. Raises JobNotFound,
-        JobNotEnded, NoRoom."""
+        JobNotEnded, NoRoom, DiskSilent (then a removal that has begun goes on once the disk answers)."""
+        self._refuse_silent("nothing was removed: try again later")
+
+        def hopeless() -> DiskSilent | None:
+            return self._silent("the removal goes on once it answers") if self._limits.silent_s else None
+
         if force:
-            return await self._work.finish(lambda: self._removal.remove_by_force(job_id, keep_logs))
+            return await self._work.finish(lambda: self._removal.remove_by_force(job_id, keep_logs), hopeless)
         entry = await self.get(job_id)
         if entry.job.state.final:
             await self.wait_explained(entry)
-        return await self._work.finish(lambda: self._removal.remove(job_id, keep_logs))
+        return await self._work.finish(lambda: self._removal.remove(job_id, keep_logs), hopeless)
 
-    async def collect(self, rows: Sequence[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
-        """Removes the records of these ended jobs; their log files stay, and `logs` knows their owners. Returns the
-        jobs whose records were removed, and a sentence about what could not be removed."""
+    async def collect(self, rows: Mapping[Ended, str], logs: CollectedLogs) -> str:
+        """Removes the records of these ended jobs, each for a reason, a part of a sentence, and tells of it; their log
+        files stay, and `logs` knows their owners. Returns a sentence about what could not be removed, or ""."""
         return await self._work.finish(lambda: self._removal.collect(rows, logs))
 
     def alone(self, job_id: str) -> AbstractAsyncContextManager[None]:
@@ -246,8 +266,22 @@ class Registry(JobTable):
             await self._loading.index()
             await self._loading.read_again()
 
+    def _silent(self, left: str) -> DiskSilent:
+        return DiskSilent(str(self._root.jobs), self._limits.silent_s, left)
+
+    def _refuse_silent(self, left: str) -> None:
+        """Raises DiskSilent while the disk of the records does not answer: a call would wait for as long."""
+        if self._limits.silent_s:
+            raise self._silent(left)
+
     async def _start(
-        self, spec: JobSpec, by: str, of_caller: admission.FolderId | None, asked_by: str, new_name: bool
+        self,
+        spec: JobSpec,
+        by: str,
+        of_caller: admission.FolderId | None,
+        asked_by: str,
+        new_name: bool,
+        creation: job_folder.Creation,
     ) -> tuple[Entry, bool]:
         async with self._work.alone(spec.job_id):
             if self.is_known(spec.job_id):
@@ -270,10 +304,17 @@ class Registry(JobTable):
 
                 if spec.wants_cards:  # a request that cannot be met does not wait for cards
                     hardened = await self._threads.run(admit)
-                    return await self._accept(spec, by, lambda: hardened, new_name), False
-                return await self._accept(spec, by, admit, new_name), False
+                    return await self._accept(spec, by, lambda: hardened, new_name, creation), False
+                return await self._accept(spec, by, admit, new_name, creation), False
 
-    async def _accept(self, asked: JobSpec, by: str, admit: Callable[[], decided.Decided], new_name: bool) -> Entry:
+    async def _accept(
+        self,
+        asked: JobSpec,
+        by: str,
+        admit: Callable[[], decided.Decided],
+        new_name: bool,
+        creation: job_folder.Creation,
+    ) -> Entry:
         """`admit` is called in the thread that creates the job: each hand-over to a thread costs a start as much as
         most of what is done there."""
         config = self._config()
@@ -281,7 +322,7 @@ class Registry(JobTable):
         given = await self.leasing.lease(spec.job_id, spec)
         if spec.all_cards:
             spec = replace(spec, card_count=len(given.devices))
-        more, said = list[Record](), ""
+        more = list[Record]()
         try:
             accepted: Record = {
                 "kind": Kind.ACCEPTED,
@@ -301,19 +342,35 @@ class Registry(JobTable):
             }
             why = start_checks.left_out(spec, config)
             if why and not (spec.rank_table or accepted["doubts"]):  # else something comes before the pre-check
-                records, said = start_checks.without(why)
-                more = [{"t": accepted["t"]} | record for record in records]
+                more = [{"t": accepted["t"]} | record for record in start_checks.without(why)]
+
+            loop, job_id = asyncio.get_running_loop(), spec.job_id
+
+            def begun(folder: str) -> None:
+                threads.on_loop(loop, self._nursery.expect, job_id, folder)
 
             def create() -> job_folder.HeldJob:
                 decision = admit()
                 accepted["hardening"] = decision.hardening.to_record()
-                return job_folder.create(self._root, spec, accepted, decision.filter, more, said, new_name=new_name)
+                if spec.boot_files and not spec.code:  # else they come with the code
+                    accepted["beside"] = boot_files.beside(spec.command, spec.workdir)
+                early = begun if more and not spec.hold else None  # nothing comes before its supervisor
+                return job_folder.create(
+                    self._root,
+                    spec,
+                    accepted,
+                    decision.filter,
+                    more,
+                    new_name=new_name,
+                    begun=early,
+                    creation=creation,
+                )
 
             held = await self._threads.run(create)
         except BaseException as error:
             self.leasing.give_up(spec.job_id)
             if isinstance(error, NoRoom):
-                self.on_no_room(spec.local_ranks)
+                self._limits.refused(spec.local_ranks)
             raise
         entry = Entry(spec.job_id, spec, Job(), self._root.job(spec.job_id))
         told = entry.absorb([{"n": n} | record for n, record in enumerate((accepted, *more))], held.writer.size)

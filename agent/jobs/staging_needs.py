@@ -61,4 +61,5 @@ def _open_to_others(path: str) -> Iterator[Violation]:
     except OSError:
         return
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        yield Violation("staging_credentials", f"{path!r}: other users may use it (mode {mode & 0o777:03o}): chmod 600")
+        text = f"{path!r}: other users have access to it (mode {mode & 0o777:03o}): chmod 600"
+        yield Violation("staging_credentials", text)

@@ -39,9 +39,9 @@ def left_out(spec: JobSpec, config: Config) -> str:
     return ""
 
 
-def without(why: str) -> tuple[list[Record], str]:
-    """The records of a job that has no pre-check, and the line for its log."""
-    return [{"kind": Kind.CHECKING}, checked(True, [], why)], f"pre-check: left out: {why}"
+def without(why: str) -> list[Record]:
+    """The records of a job that has no pre-check. Its supervisor says so in its log."""
+    return [{"kind": Kind.CHECKING}, checked(True, [], why)]
 
 
 def checked(ok: bool, results: list[dict[str, Any]], skipped: str) -> Record:
@@ -53,11 +53,11 @@ class StartChecks:
     """Runs the checks before a start with the present configuration."""
 
     def __init__(
-        self, config: Callable[[], Config], nursery: NurseryClient, driver: Driver, health: NodeHealth, state: Path
+        self, config: Callable[[], Config], nursery: NurseryClient, driver: Driver, health: NodeHealth, figures: Path
     ) -> None:
-        """`state`: the folder that keeps what active tests came to."""
+        """`figures`: the file that keeps what active tests came to."""
         self._config, self._nursery, self._driver, self._health = config, nursery, driver, health
-        self._figures = state / "active.json"
+        self._figures = figures
 
     async def run(self, spec: JobSpec, job: Job) -> list[CheckResult]:
         """All results: first of the request, then of the node's own checks."""

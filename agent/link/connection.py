@@ -78,6 +78,13 @@ class Connection:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
             raise LinkLost("the connection broke") from error
 
+    def send_now(self, message: messages.Message) -> None:
+        """A short message on which nothing may depend: it is not sent where another one is being sent, or the other end
+        does not take it at once, as a whole."""
+        if not self._sending.locked():
+            with contextlib.suppress(OSError):
+                self._socket.send(messages.encode(message), socket.MSG_DONTWAIT)
+
     async def receive(self) -> messages.Message:
         """The next message. Raises LinkLost, also for an invalid message."""
         try:

@@ -116,11 +116,11 @@ class NurseryClient:
             except OtherProtocol as error:
                 raise StartupError(
                     f"{self._root.nursery_socket}: a nursery of another version serves this root: {error}; start the "
-                    "musterd that belongs to it, or end its jobs first: it then ends by itself"
+                    "musterd of that version, or end its jobs: the nursery then exits"
                 ) from error
             except (LinkLost, Refused, OSError) as error:
                 told = error.said if isinstance(error, NotStarted) else ""
-                self.trouble = f"no nursery: {error}; trying again. Jobs run on, new ones wait"
+                self.trouble = f"no nursery: {error}; trying again. Running jobs continue, new jobs wait"
                 _log.warning("nursery.lost", pid=self.pid, error=str(error))
                 if not (self._explained or isinstance(error, Silent)):  # a silent nursery has not died
                     how = f"(pid {self.pid}) died" if self.pid else "cannot be started"
@@ -162,6 +162,11 @@ class NurseryClient:
         if answer.message.get("ok") is not True:
             raise Refused(str(answer.message.get("error", "no reason was given")))
         return generation
+
+    def expect(self, job_id: str, folder: str) -> None:
+        """The daemon has the lock of this job and records it in `folder`: a supervisor may get ready. Best effort."""
+        if self._connection is not None:
+            self._connection.send_now({"op": "expect", "job": job_id, "folder": folder})
 
     async def wait_other(self, generation: int) -> None:
         """Returns when a nursery of a later generation is connected."""
@@ -250,6 +255,8 @@ class NurseryClient:
             except Silent:
                 await self._step_around()
                 connection = await self._start(stack)
+            except NurseryLeft:  # begun before the daemon's imports, which took longer than it waits for a daemon
+                connection = await self._start(stack)
             except LinkLost:
                 if begun is not None:
                     raise
@@ -285,7 +292,12 @@ class NurseryClient:
         if code:
             said = await threads.run(_said, self._root.nursery_log, said_from)
             raise NotStarted(code, said, self._root.nursery_log)
-        raise LinkLost(f"the nursery did not come up ({last}); see {self._root.nursery_log}")
+        text = f"the nursery did not start ({last}); see {self._root.nursery_log}"
+        raise LinkLost(text) if code is None else NurseryLeft(text)
+
+
+class NurseryLeft(LinkLost):
+    """Raised when a nursery has listened, and is gone: it ends without jobs and without a daemon."""
 
 
 class NotStarted(LinkLost):

@@ -16,7 +16,6 @@ import structlog
 
 from muster.agent.changes import Changes
 from muster.agent.config.schema import Config, JobsTable
-from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.registry import Registry
@@ -44,7 +43,6 @@ class Collecting:
         keeping: LogKeeping,
         logs: CollectedLogs,
         history: History,
-        events: EventStore,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`settings` gives the present configuration; `logs` learns which log files stay; `clock` gives the time in
@@ -54,7 +52,6 @@ class Collecting:
         self._keeping = keeping
         self._logs = logs
         self._history = history
-        self._events = events
         self._clock = clock
         self._told = Changes()
         #: When to search for records beyond their age next, by the loop's clock.
@@ -100,10 +97,7 @@ class Collecting:
         ready = ((row, why) for row, why in due if not 0 <= now - row.since < YOUNG_S and self._may_go(row))
         while lot := dict(itertools.islice(ready, LOT)):
             await self._history.forget([SeriesKey("job", row.job_id, row.accepted_at) for row in lot])
-            gone, trouble = await self._registry.collect(list(lot), self._logs)
-            now = self._clock()
-            self._events.append((None, _event(row, lot[row], now)) for row in gone)
-            if trouble:
+            if await self._registry.collect(lot, self._logs):
                 break
             await anyio.sleep(LOT_S)
         return wait
@@ -136,8 +130,3 @@ def _due(rows: Sequence[Ended], table: JobsTable, now: float, *, by_age: bool) -
         else:
             break
     return due
-
-
-def _event(row: Ended, why: str, now: float) -> Event:
-    said = {"state": str(row.state), "why": why}
-    return Event(now, "job.collected", row.job_id, message=f"its record was removed: {why}", attributes=said)

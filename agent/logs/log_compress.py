@@ -7,31 +7,26 @@ or the compressed file remains; see log_compressor.compress.
 import contextlib
 import fcntl
 import os
-import re
 import sys
 from pathlib import Path
 
-from muster.supervisors.output import log_compressor
+from muster.supervisors.output import log_compressor, log_segments
 from muster.supervisors.output.gzip_members import open_read
-from muster.supervisors.output.log_segments import Piece
 
 #: Exit code if another process has this file, one that an earlier daemon started.
 BUSY = 75
-_NAME = re.compile(r"(.+)\.(\d{16,})-(\d{16,})", re.DOTALL)
 
 
 def compress(segment: Path) -> int:
     """Replaces a segment by its compressed form. Returns an exit code; raises OSError, and the plain file remains."""
-    found = _NAME.fullmatch(segment.name)
+    found = log_segments.plain_segment(segment)
     if found is None:
         raise FileNotFoundError(0, "is not a log segment", str(segment))
     fd = open_read(segment)
     try:
         # Two processes would write into the same temporary file.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        start, end = int(found[2]), int(found[3])
-        piece = Piece(start, end, segment, start)
-        for done in log_compressor.compress(segment.with_name(found[1]), piece):
+        for done in log_compressor.compress(*found):
             os.posix_fadvise(fd, 0, done, os.POSIX_FADV_DONTNEED)
     except BlockingIOError:
         return BUSY

@@ -1,6 +1,7 @@
 """Keeps the log folder: removes files, compresses rotated segments, passes files to a program, and writes worker logs
 (`log_completion`). If any of that hangs or fails, the daemon and its jobs go on without it."""
 
+import contextlib
 import functools
 import math
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+import msgspec
 import structlog
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
@@ -18,6 +20,7 @@ from anyio.lowlevel import checkpoint
 from muster.agent.changes import Changes
 from muster.agent.config.schema import Config
 from muster.agent.events.event_store import Event, EventStore
+from muster.agent.host import state_file
 from muster.agent.host.log_folder import folder as known_folder
 from muster.agent.jobs import log_ownership
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
@@ -25,7 +28,7 @@ from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.log_ownership import Files, Owner
 from muster.agent.jobs.registry import Registry
-from muster.agent.logs import log_compress, log_keeping_rule
+from muster.agent.logs import log_keeping_rule
 from muster.agent.logs.log_completion import LogCompletion
 from muster.agent.logs.log_keeping_rule import Caps, Disk, Kept
 from muster.agent.logs.log_upload import Uploads
@@ -66,6 +69,22 @@ class _Seen:
     collected: dict[str, Ended]
 
 
+class _Removal(msgspec.Struct):
+    """A removal of one job's files, on the disk from before it begins until its event is; `name` as in Files."""
+
+    name: str
+    job: str
+    files: int
+    bytes: int
+    why: str
+
+    def event(self) -> Event:
+        """`logs.removed`."""
+        text = f"{self.files} log file(s) with {self.bytes} bytes were removed: {self.why}"
+        said = {"bytes": str(self.bytes), "why": self.why}
+        return Event(time.time(), "logs.removed", self.job, message=text, attributes=said)
+
+
 class LogKeeping:
     """Belongs to one event loop."""
 
@@ -92,15 +111,31 @@ class LogKeeping:
         self._plain: list[tuple[str, Path]] = []
         self._some_plain = Changes()
         self._compressing = ""
+        #: The segment that is being compressed, and since when (time.monotonic()).
+        self._packing: tuple[Path, float] | None = None
         #: Segments that are left alone until a time; and segments that another process compresses.
         self._left: dict[Path, float] = {}
         self._elsewhere: set[Path] = set()
         self._troubles: dict[str, str] = {}
+        #: The removal of which an earlier daemon did not tell, until the first look has.
+        self._begun: _Removal | None = None
 
     @property
     def trouble(self) -> list[str]:
         """Sentences for an operator."""
         return [*self._troubles.values(), *self.uploads.trouble, *self._completion.trouble]
+
+    @property
+    def work(self) -> list[str]:
+        """What is being done with files at this moment: sentences."""
+        found = self.uploads.work
+        if self._packing is not None:
+            path, since = self._packing
+            left = {path, *(other for _, other in self._plain)}  # a look may have seen it, too
+            size = sum(map(log_segments.plain_size, left)) / 1e6
+            passed = time.monotonic() - since
+            found.append(f"compresses {path.name} since {passed:.0f} s; {len(left)} segment(s) left, {size:.0f} MB")
+        return found
 
     def reload(self) -> None:
         """Looks at once: the configuration may have changed."""
@@ -121,6 +156,7 @@ class LogKeeping:
             tasks.start_soon(self._compress)
             task_status.started()
             await self._registry.ended.indexed.wait()  # until then, a file of an unknown job has no owner
+            self._begun = await self._apart("look", functools.partial(_begun, self._root.removing))
             while True:
                 told = self._told.count
                 try:
@@ -164,6 +200,8 @@ class LogKeeping:
         seen = await self._apart("look", functools.partial(_see, self._root.log, jobs, self._collected))
         if seen is None:
             return
+        if self._begun is not None and ((left := seen.files.get(self._begun.name)) is None or left.gone):
+            await self._tell_removed(self._begun)
         logs, now = self._settings().logs, time.monotonic()
         self._left = {path: up for path, up in self._left.items() if up > now}
         self._plain = [(job, path) for job, path in seen.plain if path not in self._left]
@@ -192,6 +230,7 @@ class LogKeeping:
             for name, why in some.items():
                 if (going := named.get(name)) is not None:
                     await self._remove(going, jobs.get(going.job_id) if not going.aside else None, why)
+        self._begun = None
 
     async def _trim(self, seen: _Seen, jobs: Collection[str]) -> None:
         """If a program takes segments over, this keeps a running job within its limit instead of its supervisor: it
@@ -211,18 +250,23 @@ class LogKeeping:
         return Kept(files.name, ended_at, files.bytes, busy or not self._completion.complete(job), uploaded)
 
     async def _remove(self, files: Files, job: Entry | Ended | None, why: str) -> None:
+        note = _Removal(files.name, files.job_id, len(files.paths), files.bytes, why)
+        if self._begun is not None and self._begun.name == files.name:
+            note = self._begun  # an earlier daemon has removed some of them
         # This blocks a new job with this id and a deletion; changes before that are seen here.
         async with self._registry.alone(files.job_id):
             if self._registry.job(files.job_id) is not job and not files.aside:
                 return
-            removal = functools.partial(_remove, files, why, job is not None)
+            removal = functools.partial(_remove, self._root.removing, note, files, job is not None)
             done = await self._apart("remove", removal, f"{files.job_id}{files.aside}")
         if done:
-            count = f"{len(files.paths)} log file(s) with {files.bytes} bytes were removed: {why}"
-            said = {"bytes": str(files.bytes), "why": why}
-            event = Event(time.time(), "logs.removed", files.job_id, message=count, attributes=said)
-            self._events.append([(None, event)])
-            _log.info("logs.removed", job=files.job_id, bytes=files.bytes, why=why)
+            await self._tell_removed(note)
+
+    async def _tell_removed(self, note: _Removal) -> None:
+        self._events.tell(note.event())
+        _log.info("logs.removed", job=note.job, bytes=note.bytes, why=note.why)
+        await self._events.stored()
+        await self._apart("look", functools.partial(self._root.removing.unlink, missing_ok=True))
 
     async def _apart(
         self, what: str, function: Callable[[], T], whose: str = "", folder: Path | None = None
@@ -264,17 +308,20 @@ class LogKeeping:
                 continue
             self._plain.remove(one)
             self._compressing, path = one
+            self._packing = path, time.monotonic()
             try:
                 await self.pack(path)
             finally:
-                self._compressing = ""
+                self._compressing, self._packing = "", None
             # Segments to pass on come first: otherwise they would wait for the last segment of their job.
             self.uploads.wake()
             await checkpoint()
 
     async def pack(self, path: Path) -> None:
         """Compresses a segment in a process of its own. Never raises."""
-        script = Script(sys.executable, ENV, ("-I", "-m", "muster.agent.logs.log_compress", str(path)))
+        from muster.agent.logs import log_compress  # only now: the daemon starts sooner
+
+        script = Script(sys.executable, ENV, ("-I", "-m", log_compress.__name__, str(path)))
         try:
             ended = await watched.call(f"compress {path}", script.run, on_cancel=script.kill, linger_s=LINGER_S)
         except (OSError, watched.StillHanging) as error:
@@ -324,6 +371,14 @@ def _trim(folder: Path, owner: Owner, most: int, among: list[str]) -> None:
     rotation.trim(known_folder(folder), sorted(log_ownership.of_job(folder, owner).logs), most, among)
 
 
-def _remove(files: Files, why: str, known: bool) -> bool:
-    log_ownership.remove(files, why, known)
+def _remove(noted: Path, note: _Removal, files: Files, known: bool) -> bool:
+    with contextlib.suppress(OSError):  # no space, perhaps, which is why something is removed
+        state_file.write(noted, note)
+    log_ownership.remove(files, note.why, known)
     return True
+
+
+def _begun(noted: Path) -> _Removal | None:
+    with contextlib.suppress(OSError, state_file.Damaged):
+        return state_file.read(noted, _Removal)
+    return None

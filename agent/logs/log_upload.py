@@ -29,8 +29,10 @@ from muster.agent.host.operator_program import ProgramFailed
 from muster.agent.jobs import log_ownership
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
+from muster.probes.kernel import marks
 from muster.probes.kernel.backoff import Backoff
 from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.output import log_names
 from muster.supervisors.output.log_segments import segment_path
 from muster.supervisors.paths import Root
 
@@ -114,6 +116,14 @@ class Uploads:
             f"logs: upload: the program did not take the files of {len(failing)} job(s); they stay; job "
             f"{worst.job_id}: {worst.why}; tried {worst.failures} time(s)"
         ]
+
+    @property
+    def work(self) -> list[str]:
+        """What is being done, and what waits for it: sentences."""
+        running = [lot for lot in self.lots.values() if lot.busy]
+        waiting = sum(not lot.busy and lot.failures == 0 and wants(lot) for lot in self.lots.values())
+        more = f"; {waiting} more job(s) wait" if waiting else ""
+        return [f"the upload program has the files of {', '.join(lot.job_id for lot in running)}{more}"] * bool(running)
 
     def ended(self, row: Ended) -> None:
         """All files of this job are complete."""
@@ -211,7 +221,7 @@ class Uploads:
             files = await self._threads.run(listed_files, self._root, entry, None if ended else set(segments), taken)
             if files:
                 facts = {
-                    "MUSTER_JOB_ID": entry.job_id,
+                    marks.JOB_ID: entry.job_id,
                     "MUSTER_STATE": str(entry.job.state),
                     "MUSTER_EXIT_CODE": str(entry.job.verdict.exit_code) if entry.job.verdict is not None else "",
                     "MUSTER_NODE_RANK": str(entry.job.node_rank),
@@ -222,6 +232,11 @@ class Uploads:
                 await operator_program.run(logs.upload, facts, stdin, logs.upload_timeout_s, setting, patient=True)
             there = {_plain(Path(file["path"]).name) for file in files}
             uploaded = Uploaded([*lot.uploaded.segments, *(name for name in segments if name in there)], ended)
+            if ended and files:
+                size = sum(file["bytes"] for file in files)
+                text = f"{len(files)} log file(s) with {size} bytes were passed to {logs.upload[0]}"
+                self._tell("logs.uploaded", lot, text, files=len(files), bytes=size, tries=lot.failures + 1)
+                await self._events.stored()  # after a kill before the note the program, too, is called again
             await self._threads.run(_store, entry.paths.uploaded, uploaded)
         except (ProgramFailed, OSError) as error:
             if entry.paths.folder.exists():  # otherwise it was deleted meanwhile
@@ -229,10 +244,6 @@ class Uploads:
             return
         lot.uploaded = uploaded
         lot.segments = [name for name in lot.segments if name in there or name not in segments]  # others were removed
-        if ended and files:
-            size = sum(file["bytes"] for file in files)
-            text = f"{len(files)} log file(s) with {size} bytes were passed to {logs.upload[0]}"
-            self._tell("logs.uploaded", lot, text, files=len(files), bytes=size, tries=lot.failures + 1)
         lot.failures, lot.why = 0, ""
         self._done(lot)
 
@@ -299,7 +310,7 @@ def listed_files(root: Root, entry: Entry, only: set[str] | None, taken: set[str
             names |= {segment_path(log, piece.start, piece.end).name for piece in layout.segments}
     listed = []
     for name in sorted(names - taken):
-        whose = log_ownership.parsed(name)
+        whose = log_names.parsed(name)
         if whose is None or whose.passing:
             continue
         # In this order: a compressor, such as an earlier daemon's, makes the second before it removes the first.

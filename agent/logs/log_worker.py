@@ -28,7 +28,7 @@ from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output.log_segments import put_aside
-from muster.supervisors.paths import Root, rank_log_name
+from muster.supervisors.paths import Root, index_of, rank_log_name
 from muster.supervisors.system import trust
 
 #: Seconds between two looks at the ranks' files; between two writes of the position; until a retry when the disk
@@ -228,7 +228,7 @@ def _begin(entry: Entry, path: Path, mine: bool) -> _Saved | None:
     if not mine and path.exists():
         _log.info("logs.worker_left", job=entry.job_id, path=str(path))
         return None
-    put_aside([(path, path.with_suffix(".idx"))])
+    put_aside([(path, index_of(path))])
     _store(entry, _Saved(), path)  # before the first line: from here on the file is ours
     return _Saved()
 

@@ -19,7 +19,7 @@ from muster.agent.text import plain
 from muster.probes.hang.slow import SlowChange
 from muster.supervisors.launch.modes import modelarts, presets
 from muster.supervisors.launch.spec_rules import violations
-from muster.supervisors.model import lifecycle, node_ends, verdict
+from muster.supervisors.model import lifecycle, node_ends, rank_ends, verdict
 from muster.supervisors.model.hardening import Hardening
 from muster.supervisors.model.job_logs import log_of
 from muster.supervisors.model.spec import JobSpec, Violation
@@ -260,7 +260,7 @@ def verdict_of(entry: Entry) -> job_pb2.Verdict | None:
         return None
     explained = entry.explained
     is_known = known.first_failed is None or (explained is not None and explained.first_failed is not None)
-    message = _verdict(applied(known, explained), () if is_known else verdict.unordered(job))
+    message = _verdict(applied(known, explained), () if is_known else rank_ends.unordered(job))
     if explained is not None:
         message.cause, message.cause_kind = plain(explained.cause), explained.kind
         message.cause_signature = explained.signature
@@ -268,6 +268,8 @@ def verdict_of(entry: Entry) -> job_pb2.Verdict | None:
             message.cause_rank = explained.rank
         if explained.worker is not None:
             message.failed_worker.CopyFrom(_failed_worker(explained.worker))
+    if not message.cause and job.state is State.STOPPED and job.asked is not None and job.asked.hang:
+        message.cause, message.cause_kind = plain(job.asked.hang), "hang"  # known with the stop
     message.reason = verdict.reason(job)
     message.explained = job.state.final and not entry.lacks_explanation
     return message

@@ -1,5 +1,4 @@
 """Metrics for Prometheus: the page, the endpoint that serves it, and the file for node_exporter.
 
-Others use `exporter.Metrics` and `slow_metrics.SlowMetrics`; `loop_lag` measures the daemon's own event loop for that
-page.
+Others use `exporter.Metrics` and `slow_metrics.SlowMetrics`.
 """

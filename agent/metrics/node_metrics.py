@@ -11,13 +11,13 @@ from muster.agent.exposition import Catalogue, Distribution, Page
 from muster.agent.host import build
 from muster.agent.jobs.entry import Entry
 from muster.agent.node.conditions import Condition
-from muster.probes.checks.result import CheckResult, Status
+from muster.probes.checks.result import GRAVITY, CheckResult, Status
 from muster.supervisors.model.states import State
 
 #: Maximum number of devices per check, the gravest first: a node may have any number of mounts.
 MAX_CHECKS = 1024
-#: Numbers of the statuses, from harmless to grave: UNKNOWN is no fault.
-_GRAVITY = (0, 1, 3, 2)
+#: The numbers of the statuses, from harmless to grave.
+_NUMBERS = tuple(status.exit_code for status in GRAVITY)
 
 OWN = Catalogue()
 BUILD = OWN.gauge(
@@ -78,8 +78,8 @@ def health(
     for result in results:
         if result.status is not Status.NOT_APPLICABLE:
             key = result.item, result.device
-            status[key] = max(result.status.exit_code, status.get(key, 0), key=_GRAVITY.index)
-    gravest = sorted(status.items(), key=lambda entry: -_GRAVITY.index(entry[1]))
+            status[key] = max(result.status.exit_code, status.get(key, 0), key=_NUMBERS.index)
+    gravest = sorted(status.items(), key=lambda entry: -_NUMBERS.index(entry[1]))
     page.add_each(CHECK, dict(sorted(gravest[:MAX_CHECKS])))
     page.add_counts(CONDITIONS, (Status.WARN, Status.CRITICAL, Status.UNKNOWN), (c.status for c in conditions))
     for c in conditions:

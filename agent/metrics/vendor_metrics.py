@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from muster.agent.config.schema import TelemetryTable
 from muster.agent.exposition import Catalogue, Metric, Page
 from muster.agent.metrics.card_metrics import fresh, scaled
-from muster.probes.cards.accelerator import ASCEND, NVIDIA, Health, Reading
+from muster.probes.cards.accelerator import ASCEND, NETWORK_GOOD, NVIDIA, Health, Reading
 from muster.probes.cards.driver import View
 
 MIB = 1 << 20
-#: Health codes of a good network: 0, and 6 while it is being set up.
-_NETWORK_GOOD = (0, 6)
 
 DCGM = Catalogue()
 _GPU = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "hostname", "DCGM_FI_DRIVER_VERSION")
@@ -219,7 +217,7 @@ def _chip_health(page: Page, health: Health, healthy: bool | None, named: tuple[
         (NPU_VOLTAGE, health.npu_voltage),
         (NPU_CLOCK, health.sm_clock_mhz),
         (NPU_HEALTH, _good(healthy)),
-        (NPU_NETWORK, _good(None if health.npu_network is None else health.npu_network in _NETWORK_GOOD)),
+        (NPU_NETWORK, _good(None if health.npu_network is None else health.npu_network in NETWORK_GOOD)),
         (NPU_LINK, _good(health.npu_link_up)),
         (HBM_ECC_ON, health.ecc_on),
         (HBM_SINGLE, health.ecc_corrected),

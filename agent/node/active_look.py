@@ -1,7 +1,7 @@
 """`muster check --active`: the active tests of this node's cards, and what they measured before."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,10 +36,11 @@ async def look(
     settings: ActiveSettings,
     path: Path,
     tests: Sequence[str] = tuple(active_settings.TESTS),
+    tell: Callable[[str], object] = str,
 ) -> tuple[list[CheckResult], str]:
     """Runs `tests` on the wanted cards, one after the other, and adds what was measured to the file `path`. The
     sentence says why that could not be read or kept; it is empty where all is well. The driver is open. Raises OSError
-    and BadLimits for the settings' file of limits."""
+    and BadLimits for the settings' file of limits. `tell` takes how far they are, for people."""
     known, trouble = _read(path)
     whole = driver.view.whole
     chosen = wanted.indices or (tuple(whole)[: wanted.count] if wanted.count else tuple(whole))
@@ -56,6 +57,7 @@ async def look(
         settings=settings,
         past=known.cards,
         tests=tests,
+        tell=tell,
     )
     results, figures = await active_check.check(asked)
     if figures and not trouble:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from muster.agent.text import cut, local
-from muster.probes.checks.result import Action, CheckResult, Code, Status, one_line
+from muster.probes.checks.result import GRAVITY, Action, CheckResult, Code, Status, one_line
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.card_identity import number_now
 
@@ -24,8 +24,8 @@ MAX_CONDITIONS = 512
 MAX_TEXT = 500
 #: Limit of such a text in an error, which has to fit into a trailer.
 MAX_SENTENCE = 300
-#: From harmless to grave: UNKNOWN is no fault.
-_GRAVITY = (Status.WARN, Status.UNKNOWN, Status.CRITICAL)
+#: What becomes a condition, from harmless to grave.
+_BAD = GRAVITY[1:]
 
 Key = tuple[str, str, str, bool]
 #: For an item, a device and a code: whether these results find it again (True), do not (False), or cannot tell (None).
@@ -147,7 +147,7 @@ class Conditions:
         """All conditions, the gravest first, then the oldest."""
         if self._sorted is None:
             found = (latched.condition for latched in self._latched.values())
-            self._sorted = sorted(found, key=lambda c: (-_GRAVITY.index(c.status), c.since, c.item, c.device))
+            self._sorted = sorted(found, key=lambda c: (-GRAVITY.index(c.status), c.since, c.item, c.device))
         return list(self._sorted)
 
     # --- new conditions -----------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Conditions:
     def found(self, result: CheckResult, now: Moment) -> ConditionChange | None:
         """Latches a finding; None if it is no condition, or changes nothing worth an event."""
         rule = self._rules(str(result.code))
-        if result.status not in _GRAVITY or not rule.condition:
+        if result.status not in _BAD or not rule.condition:
             return None
         new = Condition(
             item=result.item,
@@ -194,7 +194,7 @@ class Conditions:
             return self._take(Latched(new, now.up))
         old = latched.condition
         # A condition by reading has the status of the last reading; a latched one keeps its gravest status.
-        eased = new.clears != READING and _GRAVITY.index(new.status) < _GRAVITY.index(old.status)
+        eased = new.clears != READING and GRAVITY.index(new.status) < GRAVITY.index(old.status)
         status = old.status if eased else new.status
         latched.condition = replace(new, since=old.since, status=status)
         latched.seen_up, latched.misses = now.up, 0

@@ -30,6 +30,9 @@ from muster.supervisors.system.spare import Spare
 
 #: Seconds between two looks at descriptors, and at folders; time limit for a folder's disk to answer.
 FDS_S, FOLDERS_S, ANSWER_S = 0.5, 10.0, 5.0
+#: Seconds of one look after which a disk is silent: a busy one may take some. With FOLDERS_S before it and
+#: job_work.LOOK_S behind it less than the 30 s that a command waits, so that it learns what its call waits for.
+SILENT_S = 15.0
 #: Descriptors in reserve; how many more must be free before the reserve is opened again.
 SPARE, HEADROOM = 32, 16
 #: What the daemon itself opens from the time when it takes the reserve until it serves, and some more.
@@ -66,6 +69,7 @@ class Degraded:
         self._root, self._found = root, found
         self._spare = Spare(SPARE)
         self._folders: dict[Path, str] = {}
+        self._jobs = threads.InOrder("folder")
         self._fds = ""
         self._told = 0.0
         #: Ranks of the largest job that was refused since the last look that found room for it.
@@ -84,14 +88,20 @@ class Degraded:
         self._ranks = max(ranks, self._ranks)
         self._refused.tell()
 
+    @property
+    def silent_s(self) -> float:
+        """For how many seconds the disk of the job records has not answered; 0 if it is not silent."""
+        stuck_s = self._jobs.stuck_s
+        return stuck_s if stuck_s >= SILENT_S else 0.0
+
     async def run(self) -> None:
         """Looks until cancelled."""
         async with anyio.create_task_group() as tasks:
             root = self._root
             for folder, lost in (
-                (root.jobs, "no job can be accepted, and records are written later"),
+                (root.jobs, "musterd accepts no job, and writes records later"),
                 (root.log, "output of jobs is being counted, not stored"),
-                (root.run, "no nursery can be started, and a stop without a supervisor is lost if the daemon ends"),
+                (root.run, "musterd can start no nursery, and loses a stop without a supervisor if it ends"),
             ):
                 tasks.start_soon(self._watch, folder, lost)
             while True:
@@ -120,20 +130,21 @@ class Degraded:
         _log.error("daemon.degraded", what="descriptors", error=error.strerror)
 
     async def _watch(self, folder: Path, lost: str) -> None:
-        thread = threads.InOrder("folder")  # one, however long the disk hangs
+        # One, however long the disk hangs.
+        thread = self._jobs if folder == self._root.jobs else threads.InOrder("folder")
         while True:
             ranks, refused = self._ranks, self._refused.count
             look, told = functools.partial(writable, folder), lost
             if folder == self._root.jobs:
                 look = functools.partial(writable_for_job, folder, ranks)
                 if ranks > 1:
-                    told = f"no job with {ranks} ranks can be accepted, and records may be written later"
+                    told = f"musterd accepts no job with {ranks} ranks, and may write records later"
             why = await _refusal(thread, look)
             if not why and folder == self._root.jobs and ranks == self._ranks:
                 self._ranks = 1
             before = self._folders.pop(folder, "")
             if why:
-                self._folders[folder] = f"{folder}: cannot be written: {why}; {told}"
+                self._folders[folder] = f"cannot write {folder}: {why}; {told}"
                 if not before:
                     _log.error("daemon.degraded", what=str(folder), error=why)
                 self._condition(str(folder), f"cannot be written: {why}; {told}")

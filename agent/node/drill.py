@@ -38,7 +38,7 @@ def drill(
         device="" if card is None else f"card {card}",
         status=meaning.status,
         code=str(known),
-        reason=shown(reason.strip()) or f"a drill of {by}: {shown(meaning.what)}",
+        reason=shown(reason.strip()) or f"a drill of {by}: {shown(meaning.what.rstrip('.'))}",
         since=at,
         seen_at=at,
         action=meaning.action,

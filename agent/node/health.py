@@ -79,7 +79,7 @@ class NodeHealth:
         self._make_looker = looker
         self._notes = Notes(events)
         self._notes.uuid_of = self._uuid
-        self._file = node_file(root.state / "node.json", self._snapshot)
+        self._file = node_file(root.node, self._snapshot, told=events.stored)
         self._faults = FaultsFile(root.faults, self._boot)
         self._xids = XidMemory(self._boot, {})
         self._conditions = Conditions(

@@ -4,7 +4,7 @@ It is written completely, and only after a change; changes in quick succession b
 (agent/host/state_file.py).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -78,13 +78,21 @@ def read_inventory(path: Path) -> InventoryState | None:
     return found.inventory if found is not None else None
 
 
-def node_file(path: Path, snapshot: Callable[[], NodeState], save_s: float = 1.0) -> StateFile[NodeState]:
-    """`snapshot` returns the content to write; it is called on the loop."""
+def node_file(
+    path: Path,
+    snapshot: Callable[[], NodeState],
+    save_s: float = 1.0,
+    told: Callable[[], Awaitable[None]] | None = None,
+) -> StateFile[NodeState]:
+    """`snapshot` returns the content to write; it is called on the loop. `told` returns once the events about it are on
+    the disk: a daemon that finds a condition here does not tell of it again."""
     forgotten = (
         "the checks find earlier conditions again, but a drain and the inventory of the cards are lost; "
         "drain the node again if it was drained, and check that all its cards are present"
     )
-    return StateFile(path, NodeState, snapshot, version=VERSION, forgotten=forgotten, save_s=save_s, indent=1)
+    return StateFile(
+        path, NodeState, snapshot, version=VERSION, forgotten=forgotten, save_s=save_s, indent=1, after=told
+    )
 
 
 class XidMemory:

@@ -3,6 +3,7 @@
 from muster.agent.host import operator_program
 from muster.agent.host.operator_program import ProgramFailed
 from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
+from muster.probes.kernel import marks
 
 #: Exit code for "do not send this notification again"; EX_DATAERR of sysexits.h.
 REFUSED = 65
@@ -12,7 +13,7 @@ async def run(argv: tuple[str, ...], item: Item, body: bytes, timeout_s: float) 
     """Runs it once, with `body` on its standard input. Raises NotTaken, Refused."""
     facts = {
         "MUSTER_EVENT": item.event,
-        "MUSTER_JOB_ID": item.job,
+        marks.JOB_ID: item.job,
         "MUSTER_STATE": item.attributes.get("state", ""),
     }
     try:

@@ -90,7 +90,7 @@ class Notifier:
         self._settings = settings
         self._events = events
         self._registry = registry
-        self._outbox = Outbox(root.state / "notify.json")
+        self._outbox = Outbox(root.outbox)
         self._node = socket.gethostname()
         self._serving: set[str] = set()
         self._slots = anyio.CapacityLimiter(JOBS_AT_ONCE)

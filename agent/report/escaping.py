@@ -1,4 +1,4 @@
-"""Text of jobs and nodes as it may stand in a page: nothing in it is markup, and it turns no direction."""
+"""Escapes text of jobs and nodes for a page: no markup, and no characters that change the direction of the text."""
 
 import html
 import json
@@ -6,6 +6,8 @@ import re
 
 from muster.agent.text import clean, plain
 
+#: How muster marks a command in a sentence.
+COMMAND = re.compile("`([^`]+)`")
 #: What Markdown takes for markup.
 _MARKS = re.compile(r"([\\`*_{}\[\]<>#|~!])")
 
@@ -24,6 +26,12 @@ def script_data(value: object) -> str:
 def marked_down(text: str) -> str:
     """For a line of Markdown, in a cell of a table, too."""
     return _MARKS.sub(r"\\\1", clean(plain(text)).replace("\t", " ").replace("\n", " "))
+
+
+def sentence_marked_down(text: str) -> str:
+    """A sentence of muster's, with its commands as code."""
+    words = COMMAND.split(text)  # every other one is a command
+    return "".join(f"`{clean(plain(word))}`" if at % 2 else marked_down(word) for at, word in enumerate(words))
 
 
 def code_block(lines: list[str]) -> str:

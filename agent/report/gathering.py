@@ -92,10 +92,10 @@ def made(
 ) -> JobReport:
     """Puts the parts together."""
     entry, job, end = facts.entry, facts.job, _end(facts)
-    own = _own(facts)
+    own, attempts = _own(facts), lanes.attempts(entry)
     happened = _chosen(facts.happenings)
     left_out = len(facts.happenings) - len(happened)
-    more = [text for text in dict.fromkeys(damage) if text and text not in said.unknown]
+    more = [text for text in dict.fromkeys(damage) if text and not any(text in known for known in said.unknown)]
     if left_out:
         more.append(f"{left_out} older events are left out: `muster events {said.job_id}`")
     return JobReport(
@@ -106,8 +106,8 @@ def made(
         made_at=facts.now,
         said=_said(said),
         axis=axis,
-        facts=_facts(said),
-        attempts=lanes.attempts(entry),
+        facts=_facts(said) | plots.card_hours([(attempts, len(job.cards))], end or facts.now, drawn),
+        attempts=attempts,
         steps=lanes.steps(own, end),
         ranks=[lanes.of_rank(rank, job) for rank in job.ranks],
         rank_bars=lanes.rank_bars(entry, own),
@@ -180,13 +180,14 @@ def _said(said: Report) -> Said:
 def _facts(said: Report) -> dict[str, str]:
     """What the head of `why` and `status` say in a line each."""
     job, found = said.job, {}
+    last = f"attempt {job.attempt} " if job.past else ""  # the one that these times are of
     found["accepted"] = local(job.accepted_at)
-    found["started"] = local(job.started_at)
+    found[f"{last}started"] = local(job.started_at)
     if said.ended_at:
         found["ended"] = local(said.ended_at)
     if job.started_at:
         end = (said.end_of_ranks if said.ended_at else 0.0) or said.now
-        found["ran for" if said.ended_at else "has run for"] = span(max(0.0, end - job.started_at))
+        found[last + ("ran for" if said.ended_at else "has run for")] = span(max(0.0, end - job.started_at))
     if said.ended_at and said.verdict is not None:
         found["exit code"] = str(said.verdict.exit_code)
     if said.first is not None:

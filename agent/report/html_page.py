@@ -35,7 +35,12 @@ def page(report: JobReport) -> str:
         html_parts.unknown(report.unknown),
         html_parts.tables(report, closer),
         "</main>\n",
-        html_parts.footer(report),
+        html_parts.footer(
+            report.versions.get("muster", ""),
+            report.made_at,
+            report.axis,
+            [f"muster why {report.job_id}", f"muster logs {report.job_id}"],
+        ),
     ]
     data = data_of(report.axis, report.plots)
     return document(title, parts, data if closer is None else data | {"moment": data_of(closer.axis, closer.plots)})

@@ -1,10 +1,9 @@
-"""The parts of the page but for the pictures."""
+"""All parts of the page except the pictures."""
 
 import datetime
-import re
 from collections.abc import Iterable, Sequence
 
-from muster.agent.report.escaping import escaped
+from muster.agent.report.escaping import COMMAND, escaped
 from muster.agent.report.job_report import Axis, JobReport, Plot, PlotSeries
 from muster.agent.text import size, span
 from muster.agent.why.report import ReportedCause
@@ -13,8 +12,6 @@ from muster.agent.why.report import ReportedCause
 TIMES, OPEN = 24, 12
 #: Characters from which on the last cell of a row holds a sentence.
 SENTENCE = 24
-#: How muster marks a command in a sentence.
-_CODE = re.compile("`([^`]+)`")
 
 
 def clock(at: float, axis: Axis, *, short: bool = False) -> str:
@@ -77,7 +74,7 @@ def verdict(report: JobReport) -> str:
 
 def with_commands(text: str) -> str:
     """A sentence of muster's, with its commands as such."""
-    return _CODE.sub(r"<code>\1</code>", escaped(text))
+    return COMMAND.sub(r"<code>\1</code>", escaped(text))
 
 
 def _cause(title: str, cause: ReportedCause) -> str:
@@ -86,7 +83,7 @@ def _cause(title: str, cause: ReportedCause) -> str:
     if cause.line:
         where = f"rank {cause.rank}" if cause.rank is not None else "the job's log"
         where = f"worker {cause.worker} of {where}" if cause.worker is not None else where
-        text += f'<p class="hint">{escaped(where)}:</p><pre tabindex="0">{escaped(cause.line)}</pre>'
+        text += f'<p class="hint">{escaped(where)}:</p>{block(escaped(cause.line), f"Line of {where}")}'
     text += "".join(f"<p>{escaped(one)}</p>" for one in cause.evidence)
     return text + "</div>\n"
 
@@ -140,7 +137,7 @@ def readings(plot: Plot, axis: Axis) -> str:
     rows = [
         [
             s.name + (" (stands out)" if s.odd else f" ({s.why})" if s.culprit else ""),
-            *(_number(value) for value in (_least(s.least), _mean_of(s.mean), _most(s.most), _last(s))),
+            *(number(value) for value in (_least(s.least), _mean_of(s.mean), _most(s.most), _last(s))),
         ]
         for s in plot.series
     ]
@@ -153,8 +150,8 @@ def readings(plot: Plot, axis: Axis) -> str:
         low = _least(value for s in plot.series for value in s.least[part])
         high = _most(value for s in plot.series for value in s.most[part])
         mean = _mean_of(value for s in plot.series for value in s.mean[part])
-        odd = [_number(_mean_of(s.mean[part])) for s in chosen]
-        times.append([clock(axis.begin + begin * axis.step, axis), *map(_number, (low, mean, high)), *odd])
+        odd = [number(_mean_of(s.mean[part])) for s in chosen]
+        times.append([clock(axis.begin + begin * axis.step, axis), *map(number, (low, mean, high)), *odd])
     by_time = rows_of(
         [f"From ({span(wide * axis.step)} each)", "Least", "Mean", "Most", *(s.name for s in chosen)],
         times,
@@ -172,7 +169,8 @@ def checks(report: JobReport) -> str:
     out = ['<section id="checks" aria-labelledby="h-checks">\n<h2 id="h-checks">Checks, warnings, node</h2>\n']
     wrong = [one for one in report.checks if one.status not in ("OK", "NOT_APPLICABLE")]
     if report.checks:
-        out.append(f"<p>{len(report.checks)} checks before the start, {len(wrong)} of them with a finding.</p>\n")
+        many = f"{len(report.checks)} check{'s' * (len(report.checks) != 1)}"
+        out.append(f"<p>{many} before the start, {len(wrong) or 'none'} of them with a finding.</p>\n")
     fine = [one for one in report.checks if one not in wrong]
     rows = [[one.item, one.status, one.code, one.reason] for one in wrong + fine]
     head = ["Item", "Status", "Code", "Reason"]
@@ -200,7 +198,7 @@ def stacks(report: JobReport) -> str:
         why = f", {taken.occasion}" if taken.occasion else ""
         head = f"{clock(taken.at, report.axis)}{why}, attempt {taken.attempt}: {len(taken.groups)} places"
         groups = "".join(
-            f'<h3>{escaped(group.head)}</h3><pre tabindex="0">{escaped_lines(group.lines)}</pre>'
+            f"<h3>{escaped(group.head)}</h3>{block(escaped_lines(group.lines), f'Stack of {group.head}')}"
             for group in taken.groups
         )
         notes = "".join(f"<p>{escaped(note)}</p>" for note in taken.notes)
@@ -217,7 +215,7 @@ def last_words(report: JobReport) -> str:
     whose = f" of {words.whose}" if words.whose else ""
     return (
         f'<section id="last" aria-labelledby="h-last">\n<h2 id="h-last">Last lines{escaped(whose)}</h2>\n'
-        f'{file}<pre tabindex="0">{escaped_lines(words.lines)}</pre>\n</section>\n'
+        f"{file}{block(escaped_lines(words.lines), f'Last lines{whose}')}\n</section>\n"
     )
 
 
@@ -225,7 +223,7 @@ def job(report: JobReport) -> str:
     """Command, environment, cards, versions."""
     out = ['<section id="job" aria-labelledby="h-job">\n<h2 id="h-job">Job</h2>\n']
     if report.command:
-        out.append(f'<h3>Command</h3>\n<pre tabindex="0">{escaped(report.command)}</pre>\n')
+        out.append(f"<h3>Command</h3>\n{block(escaped(report.command), 'Command')}\n")
     if report.settings:
         out.append("<h3>Settings</h3>\n" + facts_list(report.settings))
     if report.environment:
@@ -249,14 +247,20 @@ def unknown(missing: Sequence[str]) -> str:
     return f'<section id="unknown" aria-labelledby="h-unknown">\n{title}\n{listed(missing)}</section>\n'
 
 
-def footer(report: JobReport) -> str:
-    """Who made it, and when."""
-    return (
-        f'<footer><p class="hint">Made by muster {escaped(report.versions.get("muster", ""))} at '
-        f"{escaped(clock(report.made_at, report.axis))}, {escaped(zone(report.axis))}. "
-        f"More: <code>muster why {escaped(report.job_id)}</code>, <code>muster logs {escaped(report.job_id)}</code>"
-        "</p></footer>\n"
-    )
+def footer(version: str, made_at: float, axis: Axis, more: Sequence[str]) -> str:
+    """Who made it, when, and commands that tell more."""
+    try:
+        at = datetime.datetime.fromtimestamp(made_at + axis.zone, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        at = "-"
+    commands = ", ".join(f"<code>{escaped(one)}</code>" for one in more)
+    made = f"Made by muster {escaped(version)} at {at}, {escaped(zone(axis))}. More: {commands}"
+    return f'<footer><p class="hint">{made}</p></footer>\n'
+
+
+def block(markup: str, label: str) -> str:
+    """Text as it is, which may be wider than the page: it can be moved with the keyboard, and has a name."""
+    return f'<pre tabindex="0" role="region" aria-label="{escaped(label)}">{markup}</pre>'
 
 
 def escaped_lines(lines: Sequence[str]) -> str:
@@ -280,12 +284,22 @@ def table(name: str, title: str, head: Sequence[str], rows: Sequence[Sequence[st
 
 
 def rows_of(head: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
-    top = "".join(f'<th scope="col">{escaped(text)}</th>' for text in head)
-    body = "".join("<tr>" + "".join(f"<td>{escaped(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    # On a phone a row with a sentence becomes two lines: its other cells with their names, and the sentence below them.
+    # Roles, because some browsers forget what a table is that is drawn otherwise.
+    stacked = any(len(row[-1]) > SENTENCE for row in rows)
+    row_role, cell_role, head_role = (
+        (' role="row"', ' role="cell"', ' role="columnheader"') if stacked else ("", "", "")
+    )
+    top = "".join(f'<th scope="col"{head_role}>{escaped(text)}</th>' for text in head)
+    cell = f"<td{cell_role}>"
+    body = "".join(f"<tr{row_role}>" + "".join(f"{cell}{escaped(one)}</td>" for one in row) + "</tr>" for row in rows)
     wide = f'<div class="wide" tabindex="0" role="region" aria-label="{escaped(label)}">'
-    # On a phone, sentences need room, and the table is moved sideways.
-    look = ' class="sentences"' if any(len(row[-1]) > SENTENCE for row in rows) else ""
-    return f"{wide}<table{look}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    look = ""
+    if stacked:
+        named = ";".join(f"--h{place}:'{escaped(text)} '" for place, text in enumerate(head[1:-1], 2))
+        look = f' class="sentences" role="table" style="{named}"'
+    parts = f"<thead><tr{row_role}>{top}</tr></thead><tbody>{body}</tbody>"
+    return f'{wide}<table{look} aria-label="{escaped(label)}">{parts}</table></div>'
 
 
 def _who(rank: int | None, card: int | None) -> str:
@@ -302,7 +316,8 @@ def lasted(begin: float, end: float | None) -> str:
     return "-" if end is None else span(max(0.0, end - begin))
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """A reading as a table has it."""
     return "-" if value is None else f"{value:.4g}"
 
 

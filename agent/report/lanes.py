@@ -1,4 +1,4 @@
-"""What lasted, for the time line: attempts, steps, ranks, hangs; from the journal and the events. Pure."""
+"""The bars of the time line: attempts, steps, ranks and hangs, from the journal and the events. Pure."""
 
 from collections.abc import Iterable, Sequence
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from muster.agent.report.escaping import code_block, marked_down
-from muster.agent.report.html_parts import clock, day, named_by, zone
+from muster.agent.report.escaping import code_block, marked_down, sentence_marked_down
+from muster.agent.report.html_parts import clock, day, named_by, number, zone
 from muster.agent.report.job_report import JobReport, Plot
 from muster.agent.report.plots import last
 from muster.agent.text import span
@@ -31,7 +31,7 @@ def _lines(report: JobReport) -> Iterator[str]:
         yield from _cause(cause)
     if said.next_steps:
         yield "\n## What to do\n"
-        yield from (f"{number}. {marked_down(step)}" for number, step in enumerate(said.next_steps, 1))
+        yield from (f"{number}. {sentence_marked_down(step)}" for number, step in enumerate(said.next_steps, 1))
     yield from facts(report.facts)
     yield f"\n## Time line\n\n{marked_down(day(report))}, {zone(axis)}.\n"
     bars = [*report.attempts, *report.steps, *report.hangs]
@@ -99,7 +99,7 @@ def plots(title: str, drawn: Sequence[Plot], remarks: Sequence[str]) -> Iterator
         width = max(len(one.name) for one in chosen)
         yield code_block(
             [
-                f"{one.name:<{width}}  {spark(_thinned(one.mean), plot.most)}  {_number(last(one.mean))}"
+                f"{one.name:<{width}}  {spark(_thinned(one.mean), plot.most)}  {number(last(one.mean))}"
                 for one in sorted(chosen, key=lambda one: (one.card or 0, one.rank or 0))
             ]
         )
@@ -115,10 +115,6 @@ def _thinned(values: Sequence[float | None]) -> list[float | None]:
         told = [value for value in values[begin : begin + wide] if value is not None]
         found.append(sum(told) / len(told) if told else None)
     return found
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 def _checks(report: JobReport) -> Iterator[str]:

@@ -1,5 +1,5 @@
-"""A long job around the moment at which it went wrong, drawn once more and larger: of a day, the last minute is a
-hair's breadth. Pure."""
+"""A long job around the moment at which it failed, drawn a second time and larger: in the picture of a whole day, the
+last minute is as thin as a hair. Pure."""
 
 from collections.abc import Sequence
 

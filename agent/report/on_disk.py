@@ -1,4 +1,4 @@
-"""What a node's folders say of a job, without its daemon: read, and nothing changed."""
+"""Reads what a node's folders say about a job, without its daemon. Changes nothing."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -12,13 +12,16 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.node.conditions import Condition
 from muster.agent.telemetry.history.history_disk import DiskHistory
 from muster.agent.telemetry.history.history_rows import Bounds
-from muster.agent.telemetry.history.history_store import FILE
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.paths import Root
 
 
 class Unreadable(Exception):
     """Raised when a job's records cannot be read. The text is a sentence for the user."""
+
+
+class Forbidden(Unreadable):
+    """Raised when this user may not read a job's records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +70,14 @@ def sources(root: Root, job_id: str) -> OnDisk:
 
     telemetry = config.telemetry
     bounds = Bounds(telemetry.readings_s, telemetry.history_days, telemetry.history_bytes)
-    history = DiskHistory(root.state / FILE, bounds)
+    history = DiskHistory(root.telemetry, bounds)
     return OnDisk(root, DiskEvents(root.events, chosen), _History(history), lambda: config, trouble=trouble)
 
 
 def job(root: Root, job_id: str) -> Entry | None:
     """The job as its journal tells it; None for an unknown one. The entry tells of damage. Blocks.
 
-    Raises Unreadable where this user may not read it.
+    Raises Unreadable, and Forbidden where this user may not read it.
     """
     paths = root.job(job_id)
     try:
@@ -86,8 +89,7 @@ def job(root: Root, job_id: str) -> Entry | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
-        where = error.filename or str(paths.folder)
-        raise Unreadable(f"{where}: permission denied: run `muster report` as the user of musterd (root)") from None
+        raise Forbidden(f"{error.filename or paths.folder}: permission denied") from None
     except OSError as error:
         raise Unreadable(f"{error.filename or paths.folder}: cannot be read: {error.strerror}") from None
     found, _ = job_entry.load(job_id, paths)

@@ -39,10 +39,10 @@
       }
     }
 
-    const lengths = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604800];
+    const lengths = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400, 604800];
     function ticks() {
       const long = width * step, first = begin + from * step;
-      const apart = lengths.find(one => long / one <= 6) || long / 6;
+      const apart = lengths.find(one => long / one <= 7) || long / 7;
       for (const axis of chart.querySelectorAll(".axis .plot")) {
         axis.textContent = "";
         let tick = first - (first + zone) % apart + apart;

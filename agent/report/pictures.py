@@ -10,24 +10,32 @@ from muster.agent.report.lanes import LOOKS
 from muster.agent.text import numbers, span
 
 #: Seconds between two ticks of the axis; and how many there are at most.
-_TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
-_MOST_TICKS = 6
+_TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400, 172800,
+          604800)  # fmt: skip
+_MOST_TICKS = 7
+#: A job that has ended in less may have ended before its ranks were read (`telemetry.processes_s`).
+_SHORT_S = 60.0
 #: Series of a plot of which each can be drawn.
 MAX_DRAWABLE = 72
 #: Bars that are at least so wide (part of the axis) have their name in them.
 _NAMED = 0.08
 #: Pixels of a row of the ranks, by their number.
-_ROWS = ((8, 14.0), (16, 10.0), (32, 6.0), (64, 4.0), (128, 2.0))
+_ROWS = ((8, 14.0), (16, 10.0), (32, 5.0), (64, 2.5), (128, 1.5))
 #: And of all together, if there is nothing to see but one colour, or too many of them.
-_PLAIN, _TALL = 64, 320
+_PLAIN, _TALL = 64, 200
 
 
 def time_line(report: JobReport) -> str:
     """The section with everything that has a time."""
-    parts = ['<section id="time" aria-labelledby="h-time">\n<h2 id="h-time">Time line</h2>\n', _pictures(report)]
+    parts = ['<section id="time" aria-labelledby="h-time">\n<h2 id="h-time">Time line</h2>\n']
+    causes = [report.said.cause, *report.said.other_causes]
+    known = {text for cause in causes if cause is not None for text in cause.evidence}
+    parts += [f"<p>{escaped(text)}</p>\n" for text in report.remarks if text not in known]
+    parts.append(_pictures(report))
     if not report.plots:
-        parts.append('<p class="hint" id="no-readings">There are no readings of cards and ranks.</p>\n')
-    parts += [f"<p>{escaped(text)}</p>\n" for text in report.remarks]
+        why = ": a job of some seconds has none" if report.axis.end - report.axis.begin < _SHORT_S else ""
+        where = ' <a href="#unknown">Not known</a> has what is missing.' if report.unknown else ""
+        parts.append(f'<p class="hint" id="no-readings">There are no readings of cards and ranks{why}.{where}</p>\n')
     return "".join([*parts, "</section>\n"])
 
 
@@ -42,12 +50,13 @@ def _pictures(report: JobReport, part: str = "") -> str:
     axis = report.axis
     first, last = clock(axis.begin, axis), clock(axis.end, axis)
     shades = svg.shades(report.hangs, axis)
-    long = f"{axis.step:g} s" if axis.step < 60 else span(axis.step)
-    each = f"each step of the pictures is {long}"
+    each = f"each step of the pictures is {step_of(axis)}"
     label = escaped(f"Pictures on one time axis, from {first} to {last}. With the keyboard: arrows move, + and - zoom.")
     parts = [
-        f'<p class="hint">{escaped(first)} to {escaped(last)}, {escaped(html_parts.zone(axis))}; {escaped(each)}. ',
-        "The light band goes from the least to the most reading of all, the line in it is the median.</p>\n",
+        f'<p class="hint">{escaped(first)} to {escaped(last)}, {escaped(html_parts.zone(axis))}; {escaped(each)}.',
+        " The light band goes from the least to the most reading of all, the line in it is the median."
+        * bool(report.plots),
+        "</p>\n",
         controls(report.plots, part),
         f'<div class="chart" id="chart{part}" tabindex="0" role="group" aria-label="{label}">\n',
         axis_line(axis),
@@ -55,6 +64,11 @@ def _pictures(report: JobReport, part: str = "") -> str:
     parts += _bars_lanes(report, shades)
     parts += [plot_lane(one, axis, shades) for one in report.plots]
     return "".join([*parts, axis_line(axis), "</div>\n"])
+
+
+def step_of(axis: Axis) -> str:
+    """How long a step is."""
+    return f"{axis.step:g} s" if axis.step < 60 else span(axis.step)
 
 
 def drawable(plot: Plot) -> Sequence[PlotSeries]:
@@ -75,11 +89,14 @@ def controls(plots: Sequence[Plot], part: str = "") -> str:
         f'<button type="button" data-do="{do}">{text}</button>'
         for do, text in (("in", "Zoom in"), ("out", "Zoom out"), ("back", "Earlier"), ("on", "Later"), ("all", "All"))
     )
+    none = "" if options else " hidden"
     return (
-        f'<div class="controls" id="controls{part}" hidden>{buttons}<label>Also draw <select id="also{part}">'
+        f'<div class="controls" id="controls{part}" role="group" aria-label="Zoom and values" hidden>{buttons}'
+        f'<label{none}>Also draw <select id="also{part}">'
         f'<option value="">nothing else</option>{"".join(options)}</select></label>'
         f'<label class="at">Time <input type="range" id="at{part}" min="0" value="0"></label>'
-        f'<output id="readout{part}" aria-live="polite">Point at a picture, or drag over it to zoom.</output></div>\n'
+        f'<output id="readout{part}" aria-live="polite" aria-label="Values">'
+        "Point at a picture, or drag over it to zoom.</output></div>\n"
     )
 
 
@@ -91,22 +108,24 @@ def _bars_lanes(report: JobReport, shades: str) -> Iterator[str]:
         nodes = sorted({bar.rank for bar in report.attempts if bar.rank is not None})
         if nodes:
             picture = svg.rows(report.attempts, nodes, axis, label)
-            yield lane("Attempts", text, picture, "rows", height=max(28, 12 * len(nodes)))
+            yield lane("Attempts", text, picture, "rows", table="bars", height=max(28, 12 * len(nodes)))
         else:
             picture = svg.bars(report.attempts, axis, label)
-            yield lane("Attempts", text, picture + names(report.attempts, axis), "thin")
+            yield lane("Attempts", text, picture + names(report.attempts, axis), "thin", table="bars")
     if report.steps:
         picture = svg.bars(report.steps, axis, escaped(said_of("Steps", report.steps, axis)))
         text = ", ".join(dict.fromkeys(bar.name for bar in report.steps))
-        yield lane("Steps", text, picture + names(report.steps, axis), "thin")
+        yield lane("Steps", text, picture + names(report.steps, axis), "thin", table="bars")
     if report.rank_bars:
         yield _ranks(report, shades)
     if report.hangs:
         picture = svg.bars(report.hangs, axis, escaped(said_of("Hangs", report.hangs, axis)))
-        yield lane("Hang", report.hangs[-1].text, picture + names(report.hangs, axis), "thin")
+        yield lane("Hang", report.hangs[-1].text, picture + names(report.hangs, axis), "thin", table="bars")
     happened = sorted([*report.events, *report.node_reports], key=lambda row: row.at)
     grave = sum(row.grave for row in happened)
-    text = f"{len(happened)} events" + (f", {grave} grave: the long strokes" if grave else "")
+    text = f"{len(happened)} event{'s' * (len(happened) != 1)}" + (
+        f", {grave} grave: the long strokes" if grave else ""
+    )
     picture = svg.marks(happened, axis, escaped(f"{text}; the table below has them"), shades)
     yield lane("Events", text, picture, "thin", table="events" if happened else "")
 
@@ -150,7 +169,7 @@ def lane(title: str, text: str, picture: str, look: str, *, table: str = "", hei
     )
     name = f' data-plot="{table}"' if look == "curve" else ""
     return (
-        f'<div class="lane {look}"><div class="name"><h3>{escaped(title)}{link}</h3>'
+        f'<div class="lane {look}"><div class="name"><h3>{escaped(title)}</h3>{link}'
         f'{extra}<p>{escaped(text)}</p></div><div class="plot"{size}{name}>{picture}</div></div>\n'
     )
 

@@ -1,15 +1,15 @@
 """The readings of a job's cards and ranks as plots on one time axis, from the history."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import anyio
 
 from muster.agent import threads
 from muster.agent.errors import HistoryUnreadable
 from muster.agent.jobs.entry import Entry
-from muster.agent.report import thinning
-from muster.agent.report.job_report import Axis, Plot, PlotSeries
+from muster.agent.report import lanes, thinning
+from muster.agent.report.job_report import Axis, Bar, Plot, PlotSeries
 from muster.agent.telemetry import job_processes
 from muster.agent.telemetry.history.history_disk import DiskHistory
 from muster.agent.telemetry.history.history_rows import (
@@ -30,6 +30,8 @@ from muster.probes.kernel.dataclass import dataclass
 
 #: Seconds that the history may take.
 READ_S = 30.0
+#: In the head of a report: what the job took.
+CARD_HOURS = "card hours"
 #: The last so many steps count as "at the end".
 LAST = 5
 _RATES = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
@@ -173,9 +175,12 @@ def sentence(series: Sequence[PlotSeries], unit: str) -> str:
         f"{len(series)} {'cards' if series[0].card is not None else 'ranks'}" if len(series) > 1 else series[0].name
     )
     lows, highs = _told(series, lambda one: one.least), _told(series, lambda one: one.most)
-    means = _told(series, lambda one: one.mean)
-    mean = _number(sum(means) / len(means))
-    said = f"{several}: {_number(min(lows))} to {_number(max(highs))} {unit}, {mean} {unit} on average"
+    mean = _number(_average(series))
+    least, most = _number(min(lows)), _number(max(highs))
+    if least == most:
+        said = f"{several}: {mean} {unit} all the time"
+    else:
+        said = f"{several}: {least} to {most} {unit}, {mean} {unit} on average"
     for one in series:
         if one.odd or one.culprit:
             why = "stands out" if one.odd else one.why
@@ -185,6 +190,27 @@ def sentence(series: Sequence[PlotSeries], unit: str) -> str:
             if others:
                 said += f", the others {_number(sum(others) / len(others))} {unit}"
     return said
+
+
+def card_hours(parts: Iterable[tuple[Sequence[Bar], int]], last: float, drawn: Iterable[Plot]) -> dict[str, str]:
+    """What all attempts took of the cards, what of it was for nothing, and how much of it they were used, as a line of
+    the head; nothing of a job without cards. `parts`: attempts and number of cards, of each node; `last`: the end of
+    what has none."""
+    held = failed = 0.0
+    again = False
+    for bars, cards in parts:
+        again |= len(bars) > 1
+        for bar in bars:
+            hours = max(0.0, (last if bar.end is None else bar.end) - bar.begin) * cards / 3600
+            held += hours
+            failed += hours if bar.look in (lanes.FAILED, lanes.LOST) else 0.0
+    if not held:
+        return {}
+    said = [f"{held:.3g}"]
+    if again and failed:
+        said.append(f"{failed:.3g} of them in attempts that failed")
+    said += [f"{_number(_average(plot.series))} % utilization" for plot in drawn if plot.name == READINGS[0].name]
+    return {CARD_HOURS: ", ".join(said)}
 
 
 def factor(unit: str) -> float:
@@ -200,6 +226,11 @@ def last(values: Sequence[float | None]) -> float | None:
 
 def _told(series: Sequence[PlotSeries], of: Callable[[PlotSeries], list[float | None]]) -> list[float]:
     return [value for one in series for value in of(one) if value is not None] or [0.0]
+
+
+def _average(series: Sequence[PlotSeries]) -> float:
+    means = _told(series, lambda one: one.mean)
+    return sum(means) / len(means)
 
 
 def _number(value: float | None) -> str:

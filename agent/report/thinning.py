@@ -1,4 +1,4 @@
-"""Steps of a time axis, and readings in them: least and most of a step stay, whatever its length. Pure."""
+"""Thins readings to the steps of a time axis, and keeps the least and the greatest of each step. Pure."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -76,7 +76,7 @@ class DrainTests:
             await anyio.sleep(LOOK_S)
 
     async def _test(self, cards: list[int]) -> None:
-        config, past = self._parts.config(), self._parts.root.state / "active.json"
+        config, past = self._parts.config(), self._parts.root.active_figures
         # Whatever comes of it: a card that cannot be tested is not tried again and again.
         self._tested |= {self._name(index) for index in cards}
         try:

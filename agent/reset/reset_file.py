@@ -9,11 +9,13 @@ from pathlib import Path
 
 import msgspec
 
+from muster.agent.events.event_store import Event
 from muster.agent.host import state_file
 from muster.probes.kernel import process
-from muster.supervisors.paths import Root
 
 VERSION = 1
+#: The kind of the events of a reset.
+KIND = "node.reset"
 #: Remembered cards; those whose last reset is the oldest are forgotten first.
 MAX_CARDS = 256
 DAY_S = 86_400.0
@@ -42,20 +44,28 @@ class ResetRecord(msgspec.Struct, kw_only=True):
         return f"card {self.card}"
 
 
+class ResetEvent(msgspec.Struct):
+    """The event about a step, or about the end."""
+
+    at: float
+    message: str
+    attributes: dict[str, str]
+
+    def event(self) -> Event:
+        """For the store of events."""
+        return Event(self.at, KIND, message=self.message, attributes=self.attributes)
+
+
 class ResetState(msgspec.Struct):
     """The file. `current`: the reset that is under way, or that failed and was neither repeated nor undrained.
     `drain`: the reason of the drain that muster made for a reset, "" if it made none. `past`: when each card was reset
-    by itself, by UUID, in seconds since the epoch."""
+    by itself, by UUID, in seconds since the epoch. `ended`: how the last one ended, until another begins."""
 
     version: int = VERSION
     current: ResetRecord | None = None
     drain: str = ""
     past: dict[str, list[float]] = {}
-
-
-def path_of(root: Root) -> Path:
-    """Where the file is."""
-    return root.state / "reset.json"
+    ended: ResetEvent | None = None
 
 
 def read(path: Path) -> tuple[ResetState, str]:
@@ -105,4 +115,4 @@ def remedy(record: ResetRecord, absent: bool = False) -> str:
     again = f"`muster node reset {record.card}{' --force' if absent else ''}`"
     if record.program is not None:
         return f"reboot the node, as pid {record.program[0]} is still in the driver; {again} tries again then"
-    return f"{again} tries again, `muster node undrain` takes the node into service as it is"
+    return f"{again} tries again, `muster node undrain` returns the node to service as it is"

@@ -1,4 +1,4 @@
-"""What a reset is asked for, what it works on, and what it tells: its steps, each with how it came out."""
+"""The request for a reset, the parts of the daemon that it uses, and its report: the steps, each with its result."""
 
 import enum
 import time
@@ -16,7 +16,7 @@ from muster.supervisors.paths import Root
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetParts:
-    """What a reset works on."""
+    """The parts of the daemon that a reset uses."""
 
     root: Root
     config: Callable[[], Config]
@@ -28,8 +28,8 @@ class ResetParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRequest:
-    """What was asked for: how long to wait for jobs in seconds, or whether to stop them; whether to go on in spite of
-    doubts; whether the active tests are left out."""
+    """The options of a reset: how many seconds to wait for jobs, or whether to stop them; whether to continue despite
+    doubts; whether to skip the active tests."""
 
     by: str
     wait_s: float = 0.0

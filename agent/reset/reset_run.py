@@ -15,15 +15,14 @@ import structlog
 
 from muster.agent import text, threads
 from muster.agent.errors import ApiError
-from muster.agent.events.event_store import Event
 from muster.agent.host import state_file
 from muster.agent.node import active_look
 from muster.agent.node.conditions import READING
 from muster.agent.node.health import ACTIVE_ITEMS
 from muster.agent.reset import reset_file
-from muster.agent.reset.reset_file import ResetRecord, ResetState
+from muster.agent.reset.reset_file import ResetEvent, ResetRecord, ResetState
 from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep, StepStatus
-from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card
+from muster.probes.cards.accelerator import ASCEND, BOOTED, NVIDIA, Card
 from muster.probes.cards.driver import View, What
 from muster.probes.cards.reset import device_holders, reset_program
 from muster.probes.checks.card_checks import CardsWanted
@@ -33,11 +32,8 @@ from muster.probes.kernel import process
 from muster.probes.kernel.number_lists import numbers
 
 #: In seconds: between two looks at jobs and holders; for calls in the driver to return; for other programs to let go of
-#: the card (an `nvidia-smi` that somebody calls takes some); for a change of the persistence mode; between two looks at
-#: a card that starts.
-LOOK_S, LET_GO_S, HOLDERS_S, PERSISTENCE_S, RETURN_LOOK_S = 1.0, 15.0, 10.0, 60.0, 1.0
-#: DCMI's boot status of a chip that has started.
-_BOOTED = 16
+#: the card (an `nvidia-smi` that somebody calls takes some); between two looks at a card that starts.
+LOOK_S, LET_GO_S, HOLDERS_S, RETURN_LOOK_S = 1.0, 15.0, 10.0, 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -64,11 +60,11 @@ class ResetRun:
         self._state = state
         self._cards = cards
         self._request = request
-        self._path = reset_file.path_of(parts.root)
+        self._path = parts.root.reset
         self._cancelled_by = ""
         #: What an earlier reset left, which counts again if nothing is changed: its record, the reason of its drain.
         self._before, self._reason_before = state.current, ""
-        state.current = record
+        state.current, state.ended = record, None
         #: The driver is closed; the program was started; numbers of the cards after the reset.
         self._closed = self._begun = self._absent = False
         self._now: list[int] = list(record.together)
@@ -112,7 +108,7 @@ class ResetRun:
     async def _drain(self) -> str:
         drain = self._parts.health.drain
         if drain is not None and drain.reason != self._state.drain:
-            raise StepSkipped(f"{drain.by} drained the node before, and it stays so: {drain.reason}")
+            raise StepSkipped(f"{drain.by} drained the node before, and it stays drained: {drain.reason}")
         self._reason_before = drain.reason if drain is not None else ""
         self._state.drain = f"reset of {self._names()}"
         await self._save()
@@ -172,7 +168,7 @@ class ResetRun:
     async def _persistence_off(self) -> str:
         if not self.record.persistent:
             raise StepSkipped("persistence mode is off")
-        ended = await reset_program.set_persistence(self.record.persistent, False, PERSISTENCE_S, self._note_program)
+        ended = await reset_program.set_persistence(self.record.persistent, False, self._note_program)
         self.record.program = None
         if ended.trouble:
             raise StepSkipped(f"{ended.trouble}; the driver may refuse the reset for it")
@@ -184,14 +180,14 @@ class ResetRun:
         while True:
             found = await threads.run(device_holders.holders, nodes)
             if not found.holders:
-                hidden = f"; {found.hidden} processes cannot be looked at without root" if found.hidden else ""
+                hidden = f"; {found.hidden} processes are not visible without root" if found.hidden else ""
                 return f"no process has it open{hidden}"
             if anyio.current_time() >= end:
                 break
             await anyio.sleep(LOOK_S)
         names = "; ".join("musterd itself" if it.pid == os.getpid() else str(it) for it in found.holders[:8])
         if self._request.force:
-            raise StepSkipped(f"--force: going on although it is held open by {names}")
+            raise StepSkipped(f"--force: the reset continues although {names} hold it open")
         raise StepFailed(f"it is held open by {names}: end them, then reset the card again")
 
     # --- the reset, and after it -------------------------------------------------------------------------------------
@@ -256,14 +252,14 @@ class ResetRun:
         if health is None:
             return f"card {number} does not answer"
         boot = health.value.npu_boot
-        return f"card {number} has not started (boot status {boot})" if boot not in (None, _BOOTED) else ""
+        return f"card {number} has not started (boot status {boot})" if boot not in (None, BOOTED) else ""
 
     async def _persistence_on(self) -> str:
         if not self.record.persistent:
             raise StepSkipped("persistence mode was off")
         if self.record.program is not None:
             raise StepSkipped(f"pid {self.record.program[0]} is still in the driver")
-        ended = await reset_program.set_persistence(self.record.persistent, True, PERSISTENCE_S)
+        ended = await reset_program.set_persistence(self.record.persistent, True)
         names, self.record.persistent = ",".join(self.record.persistent), []
         if ended.trouble:
             raise StepSkipped(f"{ended.trouble}: `nvidia-smi -pm 1 -i {names}` turns it on")
@@ -289,7 +285,7 @@ class ResetRun:
         config, driver = self._parts.config(), self._parts.driver
         if not config.reset.active or self._request.skip_active:
             raise StepSkipped("switched off")
-        wanted, past = CardsWanted(indices=tuple(self._now)), self._parts.root.state / "active.json"
+        wanted, past = CardsWanted(indices=tuple(self._now)), self._parts.root.active_figures
         try:
             results, trouble = await active_look.look(driver, wanted, config.active, past)
         except (OSError, BadLimits) as error:
@@ -401,16 +397,22 @@ class ResetRun:
 
     async def _end(self, status: StepStatus, message: str, left: ResetRecord | None) -> None:
         """`left`: what is to be remembered as unfinished."""
-        self._state.current = left
+        self._state.current, self._state.ended = left, self._event(status, message)
         try:
             await threads.run(state_file.write, self._path, self._state)
         except OSError as error:
             _log.warning("reset.unwritten", path=str(self._path), error=str(error))
-        self._tell(status, message)
+        self._tell(status, message, self._state.ended)
 
-    def _tell(self, status: StepStatus, message: str) -> None:
-        """To who follows, as an event, and in the daemon's log."""
+    def _tell(self, status: StepStatus, message: str, said: ResetEvent | None = None) -> None:
+        """To who follows, as an event, and in the daemon's log. `said`: the event, where it is written down."""
+        said = said or self._event(status, message)
+        (_log.warning if status is StepStatus.FAILED else _log.info)("node.reset", text=message, **said.attributes)
+        self._parts.events.tell(said.event())
         self.progress.tell(self.step, status, message)
+
+    def _event(self, status: StepStatus, message: str) -> ResetEvent:
+        """About the present step, or about the end."""
         facts = {
             "card": str(self.record.card),
             "uuid": self.record.uuid,
@@ -418,9 +420,8 @@ class ResetRun:
             "status": str(status),
             "by": self._request.by,
         }
-        (_log.warning if status is StepStatus.FAILED else _log.info)("node.reset", text=message, **facts)
         whole = message if status.last else f"reset of {self._names()}: {self.step}: {status}: {message}"
-        self._parts.events.append([(None, Event(time.time(), "node.reset", message=whole, attributes=facts))])
+        return ResetEvent(time.time(), whole, facts)
 
     def _names(self) -> str:
         several = len(self.record.together) > 1

@@ -14,11 +14,10 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
 from muster.agent.errors import ApiError, CannotReset, NoSuchCard, ResetUnderWay
-from muster.agent.events.event_store import Event
 from muster.agent.host import state_file
 from muster.agent.reset import reset_file
-from muster.agent.reset.reset_file import ResetRecord, ResetState
-from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep
+from muster.agent.reset.reset_file import ResetEvent, ResetRecord, ResetState
+from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep, StepStatus
 from muster.agent.text import local
 from muster.probes.cards.accelerator import Card
 from muster.probes.cards.driver import View
@@ -30,8 +29,8 @@ if TYPE_CHECKING:  # nearly no daemon ever resets a card
 
 #: Seconds between two looks for a card that is to be reset by itself.
 AUTOMATIC_S = 5.0
-#: ... and whether a program of an earlier daemon has ended; for a change of the persistence mode, as in reset_run.
-LOOK_S, PERSISTENCE_S = 1.0, 60.0
+#: ... and whether a program of an earlier daemon has ended.
+LOOK_S = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -41,7 +40,7 @@ class Resets:
 
     def __init__(self, parts: ResetParts) -> None:
         self._parts = parts
-        self._path = reset_file.path_of(parts.root)
+        self._path = parts.root.reset
         self._state = ResetState()
         self._run: ResetRun | None = None
         self._group: TaskGroup | None = None
@@ -117,7 +116,9 @@ class Resets:
     async def load(self) -> None:
         """Reads what an earlier daemon left. Raises StartupError."""
         self._state, self._damage = await threads.run(reset_file.read, self._path)
-        self._left = self._state.current
+        self._left, ended = self._state.current, self._state.ended
+        if ended is not None and ended.at > self._parts.events.last_told(reset_file.KIND):
+            self._parts.events.tell(ended.event())
 
     async def settle(self) -> None:
         """After an interrupted reset: waits for the vendor's program that it began, kills it once its time is over, and
@@ -139,7 +140,8 @@ class Resets:
 
         end = float("inf")
         while record.program is not None and await threads.run(reset_file.at_work, record):
-            limit = self._parts.config().reset.program_s if record.step == ResetStep.RESET else PERSISTENCE_S
+            is_reset = record.step == ResetStep.RESET
+            limit = self._parts.config().reset.program_s if is_reset else reset_program.PERSISTENCE_S
             who = (
                 f"the program (pid {record.program[0]}) of the reset of {record.device} did not end within {limit:g} s"
             )
@@ -159,7 +161,7 @@ class Resets:
         if record.persistent and record.boot == process.boot_id():
             from muster.probes.cards.reset import reset_program
 
-            ended = await reset_program.set_persistence(record.persistent, True, PERSISTENCE_S)
+            ended = await reset_program.set_persistence(record.persistent, True)
             if ended.trouble:
                 _log.warning("reset.persistence", error=ended.trouble)
         record.persistent = []
@@ -193,6 +195,11 @@ class Resets:
         if record is None:
             return
         drain = self._parts.health.drain
+        if drain is None and record.step == ResetStep.UNDRAIN and not record.failure:  # but for its end, all was done
+            message = f"the reset of {record.device} is complete: the node takes jobs again"
+            self._state.ended = self._tell(record, message, StepStatus.COMPLETED)
+            await self.undrained()
+            return
         message = record.failure or _unfinished(record)
         if drain is None or drain.reason == self._state.drain:
             self._state.drain = message[:1000]
@@ -201,14 +208,17 @@ class Resets:
             except ApiError as error:
                 _log.warning("reset.drain_unwritten", error=str(error))
             await self._write()
-        if not record.failure:  # that one was told when it failed
-            self._tell(record, message)
+        if self._state.ended is None:  # else it was told when it failed, or by an earlier daemon
+            self._state.ended = self._tell(record, message)
+            await self._write()
 
-    def _tell(self, record: ResetRecord, message: str) -> None:
-        facts = {"card": str(record.card), "uuid": record.uuid, "step": record.step, "status": "given up"}
+    def _tell(self, record: ResetRecord, message: str, status: StepStatus = StepStatus.GIVEN_UP) -> ResetEvent:
+        facts = {"card": str(record.card), "uuid": record.uuid, "step": record.step, "status": str(status)}
         facts["by"] = record.by
         _log.warning("node.reset", text=message, **facts)
-        self._parts.events.append([(None, Event(time.time(), "node.reset", message=message, attributes=facts))])
+        told = ResetEvent(time.time(), message, facts)
+        self._parts.events.tell(told.event())
+        return told
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
@@ -226,7 +236,7 @@ class Resets:
         if record is None or not (self._settling or record.program):
             return
         if record.program is None:
-            raise ResetUnderWay(f"the persistence mode of {record.device} is being put back: wait for it")
+            raise ResetUnderWay(f"musterd is restoring the persistence mode of {record.device}: wait for it")
         who = f"the program of the reset of {record.device} by {record.by} (pid {record.program[0]}) still runs"
         if self._settling:
             raise ResetUnderWay(
@@ -251,7 +261,7 @@ class Resets:
         if plan.refusal:
             raise CannotReset(f"card {card.index}: {plan.refusal}")
         if plan.doubt and not request.force:
-            raise CannotReset(f"card {card.index}: {plan.doubt}; --force resets it all the same")
+            raise CannotReset(f"card {card.index}: {plan.doubt}; --force resets it nevertheless")
         if not reset_program.find(card.kind):
             name = reset_program.name(card.kind)
             raise CannotReset(f"card {card.index}: {name}, which resets it, is not found in PATH: install it")
@@ -339,6 +349,6 @@ def _unfinished(record: ResetRecord) -> str:
     rebooted = "" if record.boot == process.boot_id() else ", and the node has rebooted since"
     return (
         f"the reset of {record.device} by {record.by} was interrupted in the step {record.step or 'drain'}, as musterd"
-        f" ended{rebooted}: `muster node reset {record.card}` begins it anew, `muster node undrain` takes the node into"
-        " service as it is"
+        f" ended{rebooted}: `muster node reset {record.card}` starts it again, `muster node undrain` returns the node"
+        " to service as it is"
     )

@@ -12,8 +12,6 @@ from muster.supervisors.launch import job_services
 from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.spec import Boot
 
-#: `Rank.role` of processes that start the ranks, in boot modes other than "ranks".
-LAUNCHERS = frozenset({"launcher", "mpi-lead", "mpi-wait"})
 #: Replaces the number of a card that the driver does not show.
 _NOT_THERE = -1
 
@@ -34,7 +32,7 @@ def roots(entry: Entry, shown: Mapping[int, str] = MappingProxyType({})) -> JobR
     return JobRoots(
         entry.job_id,
         tuple(
-            RootProcess(one.rank, one.pid, one.start, one.role in (*LAUNCHERS, job_services.SSHD))
+            RootProcess(one.rank, one.pid, one.start, one.launches or one.role == job_services.SSHD)
             for one in (*ranks, *doors)
             if one.pid
         ),
@@ -47,7 +45,7 @@ def roots(entry: Entry, shown: Mapping[int, str] = MappingProxyType({})) -> JobR
 def places(entry: Entry) -> list[RankPlace]:
     """The ranks that muster itself started."""
     ranks = entry.job.ranks if entry.job.spawned else []
-    return [RankPlace(rank.rank, rank.device, rank.pid) for rank in ranks if rank.role not in LAUNCHERS]
+    return [RankPlace(rank.rank, rank.device, rank.pid) for rank in ranks if not rank.launches]
 
 
 def device(entry: Entry, local: int | None) -> int:

@@ -81,6 +81,8 @@ class TelemetryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Its ranks were asked for dumps since then: what they wrote may be that.
     asked: bool = False
     log_lines: dict[str, int] = msgspec.field(default_factory=dict)
+    #: As `stacks`, of a job that goes on: for the rule of slow ranks.
+    samples: tuple[RankStack, ...] = ()
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -135,6 +137,7 @@ class Records:
         self._subscriptions: set[Subscription] = set()
         #: Stacks that the next record of a job takes along.
         self._stacks: dict[str, tuple[RankStack, ...]] = {}
+        self._samples: dict[str, tuple[RankStack, ...]] = {}
         self._library: dict[str, LibraryWait] = {}
         #: Jobs whose ranks are asked for dumps (True), or were since their last record.
         self._asked: dict[str, bool] = {}
@@ -142,6 +145,10 @@ class Records:
     def add_stacks(self, job_id: str, stacks: Sequence[RankStack]) -> None:
         """Adds these stacks to the next record of this job."""
         self._stacks[job_id] = (*self._stacks.get(job_id, ()), *stacks)
+
+    def add_samples(self, job_id: str, stacks: Sequence[RankStack]) -> None:
+        """The same, of a job that goes on: the hang rule does not see them."""
+        self._samples[job_id] = (*self._samples.get(job_id, ()), *stacks)
 
     def add_library(self, job_id: str, said: LibraryWait) -> None:
         """Adds the communication library's answers to the next record of this job."""
@@ -159,6 +166,7 @@ class Records:
     def drop_looks(self, jobs: Container[str]) -> None:
         """Drops the pending data of all other jobs."""
         self._stacks = {job_id: stacks for job_id, stacks in self._stacks.items() if job_id in jobs}
+        self._samples = {job_id: stacks for job_id, stacks in self._samples.items() if job_id in jobs}
         self._library = {job_id: said for job_id, said in self._library.items() if job_id in jobs}
         self._asked = {job_id: now for job_id, now in self._asked.items() if job_id in jobs}
 
@@ -181,6 +189,8 @@ class Records:
         """Gives a record to its subscribers."""
         if stacks := self._stacks.pop(record.job, ()):
             record = msgspec.structs.replace(record, stacks=stacks)
+        if samples := self._samples.pop(record.job, ()):
+            record = msgspec.structs.replace(record, samples=samples)
         if (said := self._library.pop(record.job, None)) is not None:
             record = msgspec.structs.replace(record, library=said)
         if record.job in self._asked:

@@ -30,7 +30,7 @@ from muster.agent.telemetry.history.history_rows import (
     SeriesFacts,
     SeriesKey,
 )
-from muster.agent.telemetry.history.history_store import FILE, History
+from muster.agent.telemetry.history.history_store import History
 from muster.agent.telemetry.job_usage import JobUsage, Meter, NodeUsage, RankPlace, RankUsage
 from muster.agent.telemetry.recording import Recording
 from muster.agent.telemetry.records import Records
@@ -89,7 +89,7 @@ class Telemetry:
         """`settings` returns the present configuration. `owned`: see History. Raises OSError if there is no /proc."""
         self._settings = settings
         self._registry = registry
-        self.history = History(root.state / FILE, self._bounds, owned=owned)
+        self.history = History(root.telemetry, self._bounds, owned=owned)
         self.records = Records()
         self._driver = driver
         self.recording = Recording(

@@ -32,9 +32,9 @@ SHOWN_AFTER_S = 60.0
 OOM_KILL = "OOM_KILL"
 HANG = ("job.suspected_hang", "job.hung", "job.driver_hang", "job.recovered")
 SLOW = ("job.slow_rank", "job.slow_rank_cleared")
-_OF_NODE = frozenset(
-    {EVENT, CONDITION, CLEARED, DRAINED, UNDRAINED, "node.started", "node.stopping", "node.nursery_died"}
-)
+#: The daemon came, or went.
+_DAEMON = frozenset({"node.started", "node.stopping"})
+_OF_NODE = frozenset({EVENT, CONDITION, CLEARED, DRAINED, UNDRAINED, "node.nursery_died"}) | _DAEMON
 _OF_JOB = frozenset(
     {
         *HANG,
@@ -197,8 +197,13 @@ def near(one: Happening, zero: float) -> bool:
 
 def chosen(all_of_them: Sequence[Happening], begin: float, zero: float, most: int) -> list[Happening]:
     """The rows to show: from `begin` until shortly after `zero`, and older conditions that were still open. The victims
-    of a gang are one row. If there are too many rows, critical ones and those near `zero` stay."""
-    shown = [one for one in all_of_them if (begin <= one.at or one.open) and one.at <= zero + SHOWN_AFTER_S]
+    of a gang are one row. If there are too many rows, critical ones and those near `zero` stay. A daemon that came or
+    went after the end has no part in it: that of a standalone run ends then, and `muster why` begins another."""
+    shown = [
+        one
+        for one in all_of_them
+        if (begin <= one.at or one.open) and one.at <= (zero if one.kind in _DAEMON else zero + SHOWN_AFTER_S)
+    ]
     ends = [one for one in shown if one.kind == "rank.exited"]
     if len(ends) > 4:
         dropped = set(map(id, ends[3:]))

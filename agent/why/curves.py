@@ -126,7 +126,7 @@ def remarks(minutes: Minutes) -> list[str]:
         idle = [card for card, value in ends.items() if card is not None and value <= IDLE]
         busy = [card for card, value in ends.items() if card is not None and value >= BUSY]
         if idle and busy and len(idle) * 2 <= len(ends) and len(idle) + len(busy) == len(ends):
-            names = ", ".join(_name(curve) for curve in cards if curve.card in idle)
+            names = _names([curve for curve in cards if curve.card in idle], cards)
             found.append(f"{names} stayed idle at the end while the others were busy")
     for curve in cards:
         util, tensor = last(curve.util), last(curve.tensor)
@@ -134,17 +134,22 @@ def remarks(minutes: Minutes) -> list[str]:
             unused.append(curve)
     if unused:
         found.append(
-            f"{', '.join(_name(curve) for curve in unused)}: the tensor cores were idle at the end although "
+            f"{_names(unused, cards)}: the tensor cores were idle at the end although "
             "utilization was high: a kernel that waited, copied, or computed without them"
         )
     full = [curve for curve in cards if (peak(curve.memory) or 0.0) >= FULL]
     if full:
-        found.append(f"the memory of {', '.join(_name(curve) for curve in full)} was full")
+        found.append(f"the memory of {_names(full, cards)} was full")
     for curve in minutes.curves:
         if curve.card is None and (peak(curve.memory) or 0.0) >= FULL - 7:
             found.append(f"its processes used {peak(curve.memory):.0f} % of the node's memory")
     return found
 
 
-def _name(curve: Curve) -> str:
-    return f"card {curve.card}" + (f" (rank {curve.rank})" if curve.rank is not None else "")
+def _names(chosen: Sequence[Curve], cards: Sequence[Curve]) -> str:
+    """Each by its number, or all of them."""
+    if len(chosen) == len(cards) > 2:
+        return f"all {len(cards)} cards"
+    return ", ".join(
+        f"card {curve.card}" + (f" (rank {curve.rank})" if curve.rank is not None else "") for curve in chosen
+    )

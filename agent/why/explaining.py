@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 import structlog
 from anyio.abc import TaskGroup
 
@@ -40,6 +41,7 @@ RESUMED = 64
 READY_S = 1.0
 #: At most so many jobs are explained at the same time.
 AT_ONCE = 4
+_KIND = "job.explained"
 
 _log = structlog.get_logger(__name__)
 
@@ -138,6 +140,7 @@ class Explaining:
                     continue
                 if entry.lacks_explanation or entry.lacks_past:
                     await self._explain_safely(entry, self._later)
+                self._tell_untold(entry)
                 if self.on_explained is not None and row.state in EXPLAINED:
                     await self.on_explained(entry, False)
 
@@ -209,6 +212,8 @@ class Explaining:
         before = entry.explained
         if found.says(before) and entry.job_id not in self._unwritten:
             return
+        if before is not None:
+            found = before if found.says(before) else msgspec.structs.replace(found, was=before.recommendation)
         async with self._registry.alone(entry.job_id):
             if self._registry.known(entry.job_id) is not entry:
                 self._was_removed(entry)
@@ -224,8 +229,16 @@ class Explaining:
             entry.explained = found
             self._registry.count_change()
             if entry.job.state in EXPLAINED:
-                self._known.events.append([(None, _event(entry, found, before))])
+                self._known.events.append([(None, _event(entry, found))])
             entry.wake()
+
+    def _tell_untold(self, entry: Entry) -> None:
+        """An earlier daemon was killed between the file of the explanation and its event."""
+        found = entry.explained
+        if found is None or entry.job.state not in EXPLAINED:
+            return
+        if found.at != self._known.events.last_told(_KIND, entry.job_id):
+            self._known.events.append([(None, _event(entry, found))])
 
     def _was_removed(self, entry: Entry) -> None:
         """Reports that there is no explanation, where there is none: its records and logs may be gone."""
@@ -234,7 +247,7 @@ class Explaining:
             return
         why = "the job was removed before its cause was known"
         entry.explained = Explained(early.recommendation, why, at=time.time())
-        self._known.events.append([(None, _event(entry, entry.explained, None))])
+        self._known.events.append([(None, _event(entry, entry.explained))])
 
 
 def _load() -> None:
@@ -261,15 +274,14 @@ def _is_recent(row: Ended, since: float) -> bool:
     return (row.state in EXPLAINED or row.retried) and row.ended_at > since and not row.damaged
 
 
-def _event(entry: Entry, found: Explained, before: Explained | None) -> Event:
+def _event(entry: Entry, found: Explained) -> Event:
     said = {"state": str(entry.job.state), "recommendation": found.recommendation, "reason": found.reason}
     said |= {"cause_kind": found.kind, "confidence": found.confidence, "signature": found.signature}
     if found.first_failed is not None:
         said["first_failed_rank"] = str(found.first_failed)
     if found.worker is not None:
         said["worker"] = found.worker.status
-    if before is not None:
-        said["was"] = before.recommendation
+    said["was"] = found.was
     said = {key: value for key, value in said.items() if value}
     message = found.cause or found.reason
-    return Event(found.at, "job.explained", entry.job_id, rank=found.rank, message=message, attributes=said)
+    return Event(found.at, _KIND, entry.job_id, rank=found.rank, message=message, attributes=said)

@@ -21,14 +21,15 @@ from muster.agent.why.log_signs import Launched, Searched, Sign, Wanted
 from muster.agent.why.signatures import Table
 from muster.agent.why.worker_logs import Place
 from muster.probes.calls import watched
-from muster.probes.kernel import process_crashes
+from muster.probes.kernel import kmsg
 from muster.probes.kernel.dataclass import dataclass
-from muster.probes.kernel.process_crashes import Crash
+from muster.probes.kernel.kmsg import Crash
+from muster.probes.kernel.known_names import ASCEND_LOGS
 from muster.probes.node import filesystems
 from muster.probes.node.filesystems import Unwritable
 from muster.supervisors.launch.child import Account
 from muster.supervisors.launch.modes import modelarts
-from muster.supervisors.model import verdict
+from muster.supervisors.model import rank_ends
 from muster.supervisors.model.job_logs import log_of
 from muster.supervisors.model.lifecycle import Attempt, Job, Rank
 from muster.supervisors.model.states import Outcome, State
@@ -118,11 +119,11 @@ async def _table(folder: Path | None) -> tuple[Table, tuple[str, ...]]:
 def _begun(entry: Entry, now: float) -> Facts:
     """What the journal says."""
     job = entry.job
-    failed, first = verdict.failures(job), verdict.first_failure(job)
+    failed, first = rank_ends.failures(job), rank_ends.first_failure(job)
     if first is not None and first.ended_at:
         zero, around = first.ended_at, f"the end of rank {first.rank}"
-    elif verdict.lost_service(job) and (service := verdict.ended_service(job)) is not None:
-        zero, around = service.ended_at, f"the end of {verdict.service_name(service)}"
+    elif rank_ends.lost_service(job) and (service := rank_ends.ended_service(job)) is not None:
+        zero, around = service.ended_at, f"the end of {rank_ends.service_name(service)}"
     elif job.step is not None and job.step.ended_at and job.step.status != 0 and job.step_name != "epilog":
         zero, around = job.step.ended_at, f"the end of {job.step_name}"
     elif job.state.final and (job.ended_at or job.last_time):
@@ -202,7 +203,7 @@ async def _crashes(begun: Facts, searched: Searched) -> tuple[Crash, ...]:
     try:
         with anyio.move_on_after(TABLE_S):
             since = begun.job.started_at
-            found = await watched.call("the kernel's log", lambda: process_crashes.of_processes(pids, since))
+            found = await watched.call("the kernel's log", lambda: kmsg.crashes_of(pids, since))
             return tuple(sorted(found, key=lambda one: one.at))
     except (OSError, watched.StillHanging):
         pass  # an unreadable log is a condition of the node (KERNEL_LOG_UNREADABLE)
@@ -225,7 +226,7 @@ def _wanted(facts: Facts, root: Root) -> list[Wanted]:
         log = RankLogFile(0, root.job_log(job_id, job.node_rank), root.job_index(job_id, job.node_rank))
         return [Wanted(None, log)]
     begins = job.past[-1].log_ends if job.past else {}
-    if verdict.lost_service(job) and (service := verdict.ended_service(job)) is not None:
+    if rank_ends.lost_service(job) and (service := rank_ends.ended_service(job)) is not None:
         files = log_of(root, job_id, job, service)
         return [Wanted(None, RankLogFile(0, files.path, files.index), begins.get(service.rank, 0))]
     ran = [rank for rank in job.ranks if rank.pid and rank.outcome is not Outcome.NOT_STARTED]
@@ -265,7 +266,7 @@ def _place(root: Root, entry: Entry, rank: Rank) -> Place | None:
     named = _LOG_DIR.findall(" ".join((*spec.command, spec.env.get("MA_EXTRA_TORCHRUN_PARAMS", ""))))
     named += [path for name in ("PET_LOG_DIR",) if (path := spec.env.get(name))]
     further = str(modelarts.further_logs(root, spec.job_id, spec.env))
-    plog = spec.env.get("ASCEND_PROCESS_LOG_PATH", "")
+    plog = spec.env.get(ASCEND_LOGS, "")
     return Place(
         account.uid,
         folder,

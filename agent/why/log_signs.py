@@ -156,7 +156,7 @@ def search_file(one: Wanted, table: Table, back_until: float = math.inf) -> Sear
         data = stretch.data
         found = scan(data, table, until=time.monotonic() + SCAN_S)
         earlier: list[Sign] = []
-        is_named = any(hit.signature.role == "root" for hit in found.hits)
+        is_named = any(hit.signature.role == "root" and hit.signature.shows != "end" for hit in found.hits)
         if one.most >= TAIL and not is_named and time.monotonic() < back_until:
             earlier = _further_back(one, stretch, table)
     except FileNotFoundError:
@@ -226,6 +226,7 @@ def _of_output(one: Wanted, stretch: Stretch, hits: Sequence[Hit], *, launched: 
     if launched:
         return signs
     end = _last_traceback(stretch.data, ignored)
+    end = max([end, *(sign.hit.at for sign in signs if sign.hit.signature.shows == "end" and not sign.ignored)])
     return [replace(sign, before_end=sign.hit.at < end) for sign in signs]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from muster.agent.text import local, numbers, plain, span, table
+from muster.agent.text import STATE_COLOURS, local, numbers, plain, span, table
 from muster.agent.why import curves
 from muster.agent.why.report import Report, ReportedCause
 from muster.agent.why.words import apart, of_this_attempt, shown, spark
@@ -12,8 +12,7 @@ from muster.supervisors.model.states import Outcome, State
 #: Limits of the page: rows of "What happened", attempts, cards, lines of stacks.
 MAX_ROWS, MAX_ATTEMPTS, MAX_CARDS, MAX_STACKS = 14, 10, 16, 40
 _LAST_LINES = 15
-#: Terminal colours, by state.
-_COLOURS = {State.SUCCEEDED: "32;", State.RUNNING: "32;", State.FAILED: "31;", State.LOST: "31;", State.STOPPED: "33;"}
+_COLOURS = {"": "", "red": "31;", "green": "32;", "yellow": "33;"}
 #: A launcher ends the other workers with SIGTERM when one has failed.
 _ENDED_BY_LAUNCHER = frozenset({-15})
 #: Events that every job has.
@@ -39,7 +38,7 @@ class Pen:
         """The state in its colour."""
         if not self.colour:
             return str(state)
-        return f"\x1b[{_COLOURS.get(state, '')}1m{state}\x1b[0m"
+        return f"\x1b[{_COLOURS[STATE_COLOURS.get(state, '')]}1m{state}\x1b[0m"
 
 
 def _lines(report: Report, pen: Pen) -> Iterator[str]:

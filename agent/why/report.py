@@ -8,7 +8,7 @@ import msgspec
 
 from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.explained import applied, applied_to_attempt
-from muster.agent.text import plain
+from muster.agent.text import plain, span
 from muster.agent.why import around, curves
 from muster.agent.why.around import Happening
 from muster.agent.why.causes import causes_said, past_attempts, probable_cause
@@ -19,13 +19,15 @@ from muster.agent.why.known import Known
 from muster.agent.why.words import of_this_attempt, shown
 from muster.probes.kernel import endings
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.model import verdict
+from muster.supervisors.model import rank_ends, verdict
 from muster.supervisors.model.lifecycle import Attempt, Job, Rank, Verdict
 from muster.supervisors.model.states import Outcome, State
 from muster.supervisors.paths import Root
 
 #: Limits of lists: causes beside the first, rows of the timeline, notes, past attempts.
 MAX_ALSO, MAX_ROWS, MAX_NOTES, MAX_PAST = 2, 60, 40, 200
+#: Seconds by which a clock may go back, as NTP sets it, without a word.
+CLOCK_S = 5.0
 _FINE = frozenset({"OK", "NOT_APPLICABLE"})
 
 
@@ -194,7 +196,7 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
         state=job.state,
         job=job,
         verdict=reached,
-        unordered=() if reached is None or reached.first_failed is None or is_moved else tuple(verdict.unordered(job)),
+        unordered=() if reached is None or reached.first_failed is None or is_moved else rank_ends.unordered(job),
         first=first,
         first_status="" if first is None else shown(plain(_ending(first))),
         first_log="" if first is None else str(root.rank_log(entry.job_id, first.rank, first.device)),
@@ -296,7 +298,14 @@ def _headline(facts: Facts, reached: Verdict | None, warnings: int) -> str:
         return "it has not ended; problems so far:"
     if warnings:
         return f"it has not ended; {warnings} warning{'s' if warnings > 1 else ''} about it, listed below"
-    return "it has not ended; no problem is known"
+    found = "it has not ended; no problem is known"
+    spec = facts.entry.spec
+    if spec.node_count > 1:
+        # Daemons do not ask each other: a part whose peers have failed looks like this.
+        found += (
+            f" on this node, {spec.node_rank} of {spec.node_count}: `muster why {spec.job_id} --hosts A,B` asks all"
+        )
+    return found
 
 
 def _steps(facts: Facts, first: Rank | None, steps: Sequence[str]) -> list[str]:
@@ -371,4 +380,9 @@ def _unknown(facts: Facts) -> list[str]:
         found.append("the event store does not go back to the start of the job; earlier events are missing")
     if facts.minutes.missing and facts.job.started_at:
         found.append(f"telemetry: {facts.minutes.missing}")
+    if (back := facts.job.clock_back) >= CLOCK_S:
+        found.append(
+            f"the clock of the node went back by {span(back)} or more during the job: times before and after that "
+            f"cannot be compared, and the job may have run {span(back)} longer than they say"
+        )
     return [shown(plain(text), 500) for text in found[:MAX_NOTES]]

@@ -1,7 +1,7 @@
 """Known errors in the output of jobs: a table of signatures in files, and the search of a text for them.
 
 The table is `signatures.toml` beside this module. Files `*.toml` of an operator add signatures and replace those with
-the same id. docs/guides/why.md explains the keys.
+the same id. docs/guides/signatures.md explains the keys.
 """
 
 import functools
@@ -25,6 +25,8 @@ MAX_FILES, MAX_FILE_BYTES, MAX_SIGNATURES, MAX_PROBLEMS = 64, 256 << 10, 2000, 2
 REACH = 500
 #: Remembered places of one signature in one text.
 MAX_HITS = 64
+#: How many bytes before its end are the end of a text.
+_END_BYTES = 1024
 _BUILTIN = Path(__file__).with_name("signatures.toml")
 _END_OF_LINE = re.compile(rb"[\r\n]")
 #: The line of a traceback that precedes a line of the program's source.
@@ -32,6 +34,26 @@ _FRAME = re.compile(r'^ {2,}File "[^"]{1,900}", line [0-9]{1,9}, in ')
 #: Lines below the level of an error: NCCL's information, and warnings of PyTorch's C++ code, such as the one about IPv6
 #: that each rendezvous writes.
 _NO_ERROR = re.compile(r" NCCL INFO |^\[W[0-9 ]")
+#: What stands before the text of a line whose level is below that of an error, and how far it may be from the begin.
+_LOW_LEVEL = re.compile(r"(?:^|[\s\[(|:<-])(?:INFO|DEBUG|TRACE|NOTICE)(?:$|[\s\]):|>,])|^[ID][0-9]{4} ")
+_LEVEL_WITHIN = 120
+#: How an item of a list begins, a comment, or a key or value of a file.
+_ITEM = re.compile(
+    r"""\s*(?:#|//|[-*\u2022] |["'`{]|\[["']|[A-Za-z_]{0,40}(?:_errors|patterns|keywords|signatures|messages) ?[:=])"""
+)
+_QUOTES = "'\"`"
+#: What reports the text in the quotes behind it: "Cuda failure 'out of memory'", "failed: '...'".
+_REPORTING = re.compile(
+    r"""(?:error|exception|exc_info|failure|failed|fault|what\(\))["']?(?: [0-9]{1,5})?[ :=(]{1,3}$""", re.IGNORECASE
+)
+_EXCEPTION = re.compile(
+    r"[A-Za-z_][A-Za-z0-9_.]{0,80}(?:Error|Exception)\b"
+    r"|(?:[A-Za-z0-9_./-]{1,80}: )?(?:[Ff]atal )?(?:[Ee]rror|[Ff]atal): "
+)
+#: An exception's text behind whatever stands before: some programs log tracebacks at the level INFO.
+_RAISED = re.compile(r"(?:^|[\s\])])[A-Za-z_][A-Za-z0-9_.]{0,80}(?:Error|Exception): ")
+#: Of a line with another text in quotes: its level.
+_ERROR_LEVEL = re.compile(r"\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b|level\W{1,5}(?:error|fatal|critical)|^[EF][0-9]{4} ")
 #: How the lines of a traceback begin that the program has drawn into a box (rich).
 _FRAMED = "│╭╰"
 #: Prefixes that launchers write before each line of a rank.
@@ -43,14 +65,15 @@ _PREFIX = re.compile(r"^\[(?:rank|default) ?([0-9]{1,5})\] ?:? ?")
 Kind = Literal["job", "environment", "memory", "device", "node", "network", "rendezvous", "storage", "peer"]
 #: A cause; the consequence of a cause elsewhere; or a hint, which ends no job.
 Role = Literal["root", "follow", "hint"]
-#: What a hit shows: the line that matched, or the last line of the Python traceback that begins there.
-Shows = Literal["line", "exception"]
+#: What a hit shows: the line that matched, or the last line of the Python traceback that begins there. `end`: the line
+#: counts at the end of a text alone, where nothing else is known of it.
+Shows = Literal["line", "exception", "end"]
 #: Keys whose value is one of a few words.
 _WORDS = {"kind": get_args(Kind), "role": get_args(Role), "shows": get_args(Shows)}
 
 
 class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the table; docs/guides/why.md has the meaning of each key."""
+    """One row of the table; docs/guides/signatures.md has the meaning of each key."""
 
     id: Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,63}$")]
     match: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=32)]
@@ -78,12 +101,14 @@ class Table:
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A signature in a text: the byte where its line begins, and the text to show. `worker`: the worker that wrote the
-    line, if a launcher or PyTorch put that before it ("[rank3]: ")."""
+    line, if a launcher or PyTorch put that before it ("[rank3]: "). `mentioned`: the line does not report the error,
+    but mentions it: at a level below that of an error, in quotes, or as an item of a list."""
 
     signature: Signature
     at: int
     line: str
     worker: int | None = None
+    mentioned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +155,12 @@ def load_file(path: Path) -> Table:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return Table((), (f"{path}: was left out: it is not a file",))
+                return Table((), (f"{path}: skipped: it is not a file",))
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         return Table((), (f"{path}: cannot be read: {error.strerror}",))
     if len(data) > MAX_FILE_BYTES:
-        return Table((), (f"{path}: was left out: it has over {MAX_FILE_BYTES} bytes",))
+        return Table((), (f"{path}: skipped: it has over {MAX_FILE_BYTES} bytes",))
     found, problems = _rows(data, str(path))
     return Table(tuple(found.values()), tuple(problems))
 
@@ -162,11 +187,11 @@ def _rows(data: bytes, name: str) -> tuple[dict[str, tuple[Signature, tuple[Patt
         raw = tomllib.loads(text)
         tables = msgspec.convert(raw, _Tables).signature
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        return {}, [f"{name}: was left out: it is not valid TOML: {error}"]
+        return {}, [f"{name}: skipped: it is not valid TOML: {error}"]
     except RecursionError:
-        return {}, [f"{name}: was left out: it is nested too deeply"]
+        return {}, [f"{name}: skipped: it is nested too deeply"]
     except msgspec.ValidationError as error:
-        return {}, [f"{name}: was left out: {error}: each signature begins with the line [[signature]]"]
+        return {}, [f"{name}: skipped: {error}: each signature begins with the line [[signature]]"]
     found: dict[str, tuple[Signature, tuple[Pattern, ...]]] = {}
     problems = []
     for number, table in enumerate(tables, 1):
@@ -178,7 +203,7 @@ def _rows(data: bytes, name: str) -> tuple[dict[str, tuple[Signature, tuple[Patt
             if signature.id in found:
                 raise ValueError("the file has two signatures with this id")
         except ValueError as error:  # msgspec's own is one
-            problems.append(f"{title}: was left out: {error}")
+            problems.append(f"{title}: skipped: {error}")
             continue
         found[signature.id] = (signature, patterns)
     return found, problems
@@ -218,7 +243,19 @@ def scan(text: bytes, table: Table, *, until: float, clock: Callable[[], float] 
         for pattern in patterns:
             whole &= _search(text, signature, pattern, places, until, clock)
         hits += [places[at] for at in sorted(places)[-MAX_HITS:]]
+    hits = _without_known(hits, len(text))
     return Scan(tuple(sorted(hits, key=lambda hit: (hit.at, -hit.signature.priority))), whole)
+
+
+def _without_known(hits: list[Hit], end: int) -> list[Hit]:
+    """Without those that count at the end alone, where they are not there, or something else is known of the line."""
+    places = {hit.at for hit in hits if hit.signature.shows != "end"}
+    raised = {hit.line for hit in hits if hit.signature.shows == "exception"}
+
+    def counts(hit: Hit) -> bool:
+        return end - hit.at <= _END_BYTES and hit.at not in places and unprefixed(hit.line) not in raised
+
+    return [hit for hit in hits if hit.signature.shows != "end" or counts(hit)]
 
 
 def _search(
@@ -237,19 +274,40 @@ def _search(
         start, stop = _line(text, place)
         left, right = max(start, place - REACH), min(stop, place + len(literal) + REACH)
         line = text[left:right].decode("utf-8", "replace")
+        bare = unprefixed(line)
         if (
             start not in places
             and not (pattern.anchored and left > start)
-            and pattern.regex.search(unprefixed(line))
-            and not _NO_ERROR.search(unprefixed(line))
+            and (match := pattern.regex.search(bare)) is not None
+            and not _NO_ERROR.search(bare)
             and not _is_source(text, start, line)
         ):
             worker = worker_of(line)
             shown = _exception(text, stop, worker) if signature.shows == "exception" else ""
-            places[start] = Hit(signature, start, shown or line.strip(), worker)
+            mentioned = signature.shows != "exception" and left == start and _is_mentioned(bare, match.start())
+            places[start] = Hit(signature, start, shown or line.strip(), worker, mentioned)
         # The same line again only if it is longer than the part that was searched.
         place = text.find(literal, right if right < stop else stop)
     return True
+
+
+def _is_mentioned(line: str, at: int) -> bool:
+    """Whether a line only mentions what it has from this character on."""
+    if _LOW_LEVEL.search(line[: min(at, _LEVEL_WITHIN)]):
+        return _RAISED.search(line[: at + _LEVEL_WITHIN]) is None
+    quote = -1
+    for place, character in enumerate(line[:at]):
+        if quote >= 0:
+            quote = -1 if character == line[quote] else quote
+        elif character in _QUOTES and not (place and line[place - 1].isalnum()):
+            quote = place
+    end = line.find(line[quote], at) if quote >= 0 else -1
+    around = line[:at] if quote < 0 else line[:quote] + (line[end:] if end >= 0 else "")
+    if _ERROR_LEVEL.search(around):
+        return False
+    if quote >= 0:
+        return not (_EXCEPTION.match(line) or _REPORTING.search(line[:quote]))
+    return _ITEM.match(line) is not None
 
 
 def _line(text: bytes, place: int) -> tuple[int, int]:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from muster.agent.text import clean, shorten, span
 from muster.probes.checks.result import one_line
+from muster.supervisors.model.job_logs import OWN_LINE
 
 #: At most so many characters of a line of output in the report.
 MAX_LINE = 300
 #: How the line between two attempts begins (docs/concepts/logs.md).
-_ATTEMPT = "[muster: attempt "
+_ATTEMPT = f"{OWN_LINE}attempt "
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 

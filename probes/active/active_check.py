@@ -6,6 +6,7 @@ its model's limit, with the other cards of the node and with its own past, which
 """
 
 import os
+import socket
 import statistics
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -13,11 +14,11 @@ from dataclasses import field, replace
 
 import anyio
 
-from muster.probes.active import active_programs, all_reduce, program_run
+from muster.probes.active import active_programs, program_run
 from muster.probes.active.active_settings import ALLREDUCE, ITEM, PEERS, TESTS, TRANSFER, ActiveSettings
 from muster.probes.active.card_limits import limits_of
 from muster.probes.active.cuda import MISMATCH, NO_DEVICE, NOT_READY, OUT_OF_MEMORY
-from muster.probes.active.program_run import Measured
+from muster.probes.active.program_run import Begun, Measured
 from muster.probes.cards.accelerator import Card
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.precheck import CheckEntry
@@ -39,6 +40,8 @@ _WHOLE_NODE = {
     NOT_READY: "is the fabric manager running?",
     MISMATCH: "the kernel module is of another version than the libraries: reload it, or reboot",
 }
+#: On a host without cards: so many processes, so that the way is tried all the same.
+CPU_RANKS = 2
 
 #: Who is on a card now, by pid.
 Holders = Callable[[int], Awaitable[Sequence[int]]]
@@ -57,6 +60,8 @@ class ActiveRequest:
     settings: ActiveSettings
     past: Past
     tests: Sequence[str] = tuple(TESTS)
+    #: Takes how far the tests are, for people.
+    tell: Callable[[str], object] = str
     #: Pids of the tests themselves: a card may need a moment to forget them.
     own: set[int] = field(default_factory=set)
 
@@ -77,8 +82,9 @@ async def check(asked: ActiveRequest) -> tuple[list[CheckResult], dict[str, dict
     results: list[CheckResult] = []
     figures: dict[str, dict[str, float]] = {}
     failed: set[int] = set()
-    for test in asked.tests:
-        measured = await _measure(test, asked, failed if test in _TOGETHER else ())
+    for number, test in enumerate(asked.tests):
+        asked.tell(place := f"test {number + 1} of {len(asked.tests)}: {test}")
+        measured = await _measure(test, asked, failed if test in _TOGETHER else (), place)
 
         def slow(index: int, found: dict[int, Measured]) -> str:
             model = cards[index].model
@@ -89,6 +95,7 @@ async def check(asked: ActiveRequest) -> tuple[list[CheckResult], dict[str, dict
         if behind and test == ALLREDUCE:
             measured = await _of_all(asked, failed)
         elif behind:
+            asked.tell(f"{place}, again on the slow cards: {', '.join(map(str, behind))}")
             again = {index: await _measured(test, cards[index], asked) for index in behind}
             measured = measured | again
         for index, card in cards.items():
@@ -100,8 +107,8 @@ async def check(asked: ActiveRequest) -> tuple[list[CheckResult], dict[str, dict
     return results, figures
 
 
-async def _measure(test: str, asked: ActiveRequest, failed: Collection[int]) -> dict[int, Measured]:
-    """`failed`: cards that are left out."""
+async def _measure(test: str, asked: ActiveRequest, failed: Collection[int], place: str) -> dict[int, Measured]:
+    """`failed`: cards that are left out; `place`: which test this is, for people."""
     found = {index: _LEFT_OUT for index in asked.cards if index in failed}
     whole = {index: card for index, card in asked.cards.items() if index not in failed}
 
@@ -109,6 +116,7 @@ async def _measure(test: str, asked: ActiveRequest, failed: Collection[int]) -> 
         found[card.index] = await _measured(test, card, asked, failed)
         if found[card.index].late:
             found[card.index] = await _measured(test, card, asked, failed)
+        asked.tell(f"{place}, {sum(index in found for index in whole)} of {len(whole)} cards")
 
     if test == ALLREDUCE:
         return await _of_all(asked, failed)
@@ -157,7 +165,7 @@ async def _of_all(asked: ActiveRequest, failed: Collection[int]) -> dict[int, Me
     whole = {index: card for index, card in asked.cards.items() if index not in failed}
     taken = {index: pids for index, card in whole.items() if (pids := await _strangers(card, asked))}
     free = {index: card for index, card in whole.items() if index not in taken}
-    found = await all_reduce.of_cards(free, asked.visible, asked.settings, asked.own.add)
+    found = await _all_reduce(free, asked.visible, asked.settings, asked.own.add)
     came = [f"pid {pids} came onto card {i}" for i, card in free.items() if (pids := await _strangers(card, asked))]
     if came and not any(one.wrong for one in found.values()):
         found = dict.fromkeys(free, Measured({}, trouble=f"{came[0]} meanwhile"))
@@ -181,7 +189,7 @@ def _of_test(pid: int, own: Collection[int]) -> bool:
 async def _without_cards(asked: ActiveRequest) -> list[CheckResult]:
     """Of a host without cards: the way of the all-reduce, where there is an interpreter for it."""
     if asked.settings.python and ALLREDUCE in asked.tests:
-        measured = await all_reduce.of_cpu(asked.settings, asked.own.add)
+        measured = await _all_reduce_on_cpu(asked.settings, asked.own.add)
         return [_judge(ALLREDUCE, "", None, measured, "")]
     code = Code.NODE_NOT_APPLICABLE
     return [CheckResult(ITEM, EXPLANATIONS[code].status, code, "there are no cards to test")]
@@ -238,3 +246,53 @@ def _judge(test: str, device: str, card: int | None, measured: Measured, slow: s
         device=device,
         card=card,
     )
+
+
+async def _all_reduce(
+    cards: Mapping[int, Card], visible: Mapping[int, str], settings: ActiveSettings, begun: Begun
+) -> dict[int, Measured]:
+    """The test of all cards together: one process for each, which sum over all of them with the vendor's library. What
+    it came to for each card. Settings and topology break it more often than a card does, so what fails or does not end
+    says nothing about the cards."""
+    if any(card.mig for card in cards.values()):
+        return dict.fromkeys(cards, Measured({}, trouble="a card is split into MIG instances"))
+    if len(cards) < 2:
+        return dict.fromkeys(cards, Measured({}, trouble="there is no other free card", absent=True))
+    return await _together({i: card.kind for i, card in cards.items()}, visible, settings, begun)
+
+
+async def _all_reduce_on_cpu(settings: ActiveSettings, begun: Begun) -> Measured:
+    """The same with gloo, on the CPU."""
+    found = await _together(dict.fromkeys(range(CPU_RANKS), "cpu"), {}, settings, begun)
+    return next((one for one in found.values() if one.trouble or one.wrong), found[0])
+
+
+async def _together(
+    kinds: Mapping[int, str], visible: Mapping[int, str], settings: ActiveSettings, begun: Begun
+) -> dict[int, Measured]:
+    port, found = _free_port(), dict[int, Measured]()
+
+    async def one(rank: int, index: int, tasks: anyio.CancelScope) -> None:
+        word = visible.get(index, "")
+        program = active_programs.of_rank(kinds[index], rank, len(kinds), port, word, settings)
+        if program.trouble:
+            found[index] = Measured({}, trouble=program.trouble, absent=program.absent)
+            return
+        what = f"test {ALLREDUCE} of card {index}"
+        measured = await program_run.run(what, program.arguments, settings.deadline_s, program.env, begun)
+        found[index] = replace(measured, late=False, code=0)
+        if measured.trouble:  # the others wait for it
+            tasks.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for rank, index in enumerate(kinds):
+            tasks.start_soon(one, rank, index, tasks.cancel_scope)
+    first = next((f"card {index}: {one.trouble}" for index, one in found.items() if one.trouble), "")
+    return {index: found.get(index) or Measured({}, trouble=first) for index in kinds}
+
+
+def _free_port() -> int:
+    """One that nobody has now. Somebody may take it before the processes meet there: the test then fails, and says
+    nothing about the cards."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])

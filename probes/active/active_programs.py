@@ -7,8 +7,8 @@ from pathlib import Path
 from muster.probes.active import card_program, peer_program
 from muster.probes.active.active_settings import PEERS, ActiveSettings
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card
-from muster.probes.cards.visible import ORDER, PCI_ORDER
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.known_names import ASCEND_CARDS, CUDA_CARDS, CUDA_ORDER, PCI_ORDER
 
 _TORCH = str(Path(__file__).with_name("torch_program.py"))
 NEEDS_TORCH = "no interpreter with PyTorch is known: set python in [active]"
@@ -57,7 +57,7 @@ def _of_torch(given: Sequence[str], kind: str, visible: str, settings: ActiveSet
     if not settings.python:
         return TestProgram(trouble=NEEDS_TORCH)
     env = {
-        NVIDIA: {"CUDA_VISIBLE_DEVICES": visible, ORDER: PCI_ORDER},
-        ASCEND: {"ASCEND_RT_VISIBLE_DEVICES": visible},
+        NVIDIA: {CUDA_CARDS: visible, CUDA_ORDER: PCI_ORDER},
+        ASCEND: {ASCEND_CARDS: visible},
     }
     return TestProgram((settings.python, _TORCH, *given), {"HOME": "/", **env.get(kind, {})})

@@ -1,7 +1,7 @@
 """The active checks by name, and their settings: what the daemon knows of them without importing them."""
 
 from muster.probes.kernel.dataclass import dataclass
-from muster.probes.settings import Settings, absolute_path, setting
+from muster.probes.settings import Settings, optional_path, setting
 
 #: First word of the items; the tests of a card, and what each looks at.
 ITEM = "active"
@@ -24,7 +24,7 @@ def _tests(written: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ActiveSettings(Settings):
-    """The tests of `muster check --active`. [active-checks.md](guides/active-checks.md) describes them."""
+    """The tests of `muster check --active`. [Active checks](guides/active-checks.md) describes them."""
 
     seconds: float = setting(2.0, "How long a test measures.", above=0, most=3600)
     deadline_s: float = setting(
@@ -33,18 +33,14 @@ class ActiveSettings(Settings):
     slow_ratio: float = setting(
         0.9, "A card is slow below this share of its own median, or of the node's cards of its model.", above=0, most=1
     )
-    limits_file: str = setting(
+    limits_file: str = optional_path(
         "",
         "Limits of your own by model, in the form of muster's card_limits.toml. Empty: none.",
-        what="an absolute path, or empty",
-        rule=absolute_path,
     )
-    python: str = setting(
+    python: str = optional_path(
         "",
         "An interpreter with PyTorch, for the all-reduce; with torch_npu, for all tests of Ascend cards. Empty: these"
         " are not run.",
-        what="an absolute path, or empty",
-        rule=absolute_path,
     )
     before_job: str = setting(
         "",

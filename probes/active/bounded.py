@@ -1,7 +1,7 @@
-"""Runs a program that ends with the process that wanted it: `python -m muster.probes.active.bounded PID COMMAND...`.
+"""Runs a program that ends with the process that started it: `python -m muster.probes.active.bounded PID COMMAND...`.
 
-The kernel kills it as soon as the thread of PID that started it is gone, whatever ended that: a test of a card must not
-work on when nobody waits for it. The program takes this one's place, so there is one process.
+The kernel kills the program as soon as the thread of PID that started it has ended, for whatever reason: a test of a
+card must not continue when nobody waits for it. The program replaces this one, so there is one process.
 """
 
 import ctypes

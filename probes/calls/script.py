@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 from muster.probes.calls import children
 from muster.probes.kernel import open_files
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.known_names import DEFAULT_PATH
 
 #: In bytes: what is kept of each of stdout and stderr unless somebody wants more, and how much is read and thrown away
 #: before the script is ended.
 KEPT = 4096
 FLOOD = 1 << 20
 #: What an operator's script gets beside what says what it is run for: never our own variables, which may be secrets.
-ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+ENV = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
 #: Seconds that a killed one may take to be gone before its thread is left alone with it.
 LINGER_S = 1.0
 #: All that can be reset; Python ignores SIGPIPE and SIGXFSZ, and a script must not inherit that.

@@ -10,10 +10,16 @@ from dataclasses import field
 from typing import Protocol
 
 from muster.probes.calls.call_threads import AskEach, CallFailure, Late, in_turn
+from muster.probes.kernel import known_names
 from muster.probes.kernel.dataclass import dataclass
 
-#: Kinds of cards. A slot is what an operator lets jobs hold on a host without cards.
-NVIDIA, ASCEND, SLOT = "nvidia", "ascend", "slot"
+#: Kinds of cards.
+NVIDIA, ASCEND, SLOT = known_names.NVIDIA, known_names.ASCEND, known_names.SLOT
+#: DCMI's boot status of a chip that has started; its alarms, where 0 is none (a card with a minor one works); and its
+#: network health where the network is reached, or was not asked for (mind-cluster's reading of it).
+BOOTED = 16
+ALARMS = {1: "minor", 2: "major", 3: "critical"}
+NETWORK_GOOD = frozenset({0, 6})
 
 
 class Trouble(enum.StrEnum):

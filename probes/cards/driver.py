@@ -1,7 +1,7 @@
-"""The cards of this host as their driver tells them: found by themselves, asked by deadline, kept as one snapshot.
+"""The cards of this host as their driver reports them: found automatically, queried with a deadline, in one snapshot.
 
 Whatever the driver does, a call here returns in time. A card that hangs keeps its own thread and is left out until that
-call returns; the others are asked by another thread (probes/calls/call_threads.py). A driver that disappeared is opened
+call returns; another thread queries the other cards (probes/calls/call_threads.py). A driver that disappeared is opened
 again when it is back.
 """
 

@@ -10,15 +10,14 @@ class DriverSettings(Settings):
 
     driver_deadline_s: float = setting(
         10.0,
-        "A call of the driver of a card that takes longer hangs (`DRIVER_HANG`): muster leaves the card to that call "
-        "and asks for the others without it.",
+        "A driver call for a card that takes longer counts as hanging (`DRIVER_HANG`): muster leaves the card to that "
+        "call and queries the other cards.",
         above=0,
         most=600,
     )
     slots: int = setting(
         0,
         "On a host without cards: slots that jobs can ask for as if they were cards (`--cards`), each held by one "
-        "job at a time. Where there are cards (`/dev/nvidia*`, `/dev/davinci*`), muster finds them and this has no "
-        "meaning.",
+        "job at a time. If the host has cards (`/dev/nvidia*`, `/dev/davinci*`), muster finds them and ignores this.",
         most=4096,
     )

@@ -1,7 +1,6 @@
 """Hosts without cards, whose operator may let jobs hold slots; and which cards a host shows without any driver."""
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,9 +18,7 @@ from muster.probes.cards.accelerator import (
     Reading,
 )
 from muster.probes.cards.accelerator import Trouble as T
-
-#: Device nodes and the kind of card that they stand for, in the order in which they are looked for.
-_NODES = ((re.compile(r"nvidia(\d+)"), NVIDIA), (re.compile(r"davinci(\d+)"), ASCEND))
+from muster.probes.kernel.known_names import device_node, device_number
 
 
 def present(dev: Path = Path("/dev")) -> tuple[str, tuple[int, ...]]:
@@ -34,8 +31,8 @@ def present(dev: Path = Path("/dev")) -> tuple[str, tuple[int, ...]]:
         names = os.listdir(dev)
     except OSError:
         names = []
-    for pattern, kind in _NODES:
-        found = sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
+    for kind in (NVIDIA, ASCEND):
+        found = sorted(number for name in names if (number := device_number(kind, name)) is not None)
         if found:
             return kind, tuple(found)
     return SLOT, ()
@@ -44,8 +41,7 @@ def present(dev: Path = Path("/dev")) -> tuple[str, tuple[int, ...]]:
 def by_node(dev: Path = Path("/dev")) -> tuple[str, list[Card]]:
     """The cards as their nodes show them, for when their driver does not answer."""
     kind, numbers = present(dev)
-    prefix = "nvidia" if kind == NVIDIA else "davinci"
-    return kind, [Card(number, kind, node=str(dev / f"{prefix}{number}")) for number in numbers]
+    return kind, [Card(number, kind, node=str(dev / device_node(kind, number))) for number in numbers]
 
 
 class NoCards(Backend):

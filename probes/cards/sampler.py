@@ -1,8 +1,8 @@
 """The sampling schedule: quick and slow readings of the cards, processes on the cards, and processes of jobs.
 
-Nothing of it runs on the loop but the timing. The driver answers within its deadline, and /proc is read by a thread
-that nobody depends on: one file of a process that is stuck in the kernel can hold a reader for ever. Such a process is
-left out from then on, and another thread reads the others.
+Only the timing runs on the loop. The driver answers within its deadline, and a thread that nothing waits for reads
+/proc: one file of a process that is stuck in the kernel can hold a reader forever. From then on muster leaves that
+process out, and another thread reads the others.
 """
 
 import itertools
@@ -41,10 +41,10 @@ def _period(default: float, help: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SamplerSettings(Settings):
-    """What is sampled, and how often."""
+    """What muster samples, and how often."""
 
     enabled: bool = setting(
-        True, "Whether cards and processes are sampled. Checks and stops ask the driver in any case."
+        True, "Whether muster samples cards and processes. Checks and stops query the driver in any case."
     )
     readings_s: float = _period(1.0, "Between two readings of utilization, memory and power of the cards.")
     health_s: float = _period(15.0, "Between two readings of temperatures, clocks, counters and error states.")
@@ -53,7 +53,7 @@ class SamplerSettings(Settings):
     helpers: tuple[str, ...] = setting(
         HELPERS,
         "Programs whose input and output says nothing about the health of a rank. A name is that of the kernel (15 "
-        "characters); `*` at its end stands for any rest.",
+        "characters); `*` at its end matches anything.",
     )
 
 

@@ -9,9 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card, Trouble
 from muster.probes.cards.view import Sick
-
-#: Makes CUDA count like NVML; muster sets it unless the job does.
-ORDER, PCI_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
+from muster.probes.kernel.known_names import CUDA_ORDER, PCI_ORDER
 
 
 def words(
@@ -20,7 +18,7 @@ def words(
     """The word for each of these cards by its index. `every`: all cards that the driver lists here; `sick`: those that
     do not answer; `env`: the job's own variables."""
     last = max((card.index for card in chosen), default=0)
-    plain = _counted_alike(last, every, sick) and env.get(ORDER, PCI_ORDER) == PCI_ORDER
+    plain = _counted_alike(last, every, sick) and env.get(CUDA_ORDER, PCI_ORDER) == PCI_ORDER
     return {card.index: _word(card, plain=plain) for card in chosen}
 
 

@@ -1,7 +1,7 @@
-"""Are the cards that a job is to get there, and do they answer?
+"""Do the cards that a job will get exist, and do they answer?
 
-Each one is asked now (probes/cards/driver.py): what was known of it a minute ago may outlive a card that dropped off
-the bus.
+The check queries each card now (probes/cards/driver.py): a reading from a minute ago may be of a card that has dropped
+off the bus since.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import anyio
 
-from muster.probes.cards.accelerator import ASCEND, SLOT, Trouble
+from muster.probes.cards.accelerator import ALARMS, ASCEND, SLOT, Trouble
 from muster.probes.cards.driver import Driver, Sick, View, What
 from muster.probes.checks.result import Action, CheckResult, Code, Status
 from muster.probes.kernel.dataclass import dataclass
@@ -24,7 +24,7 @@ _CODES = {
     Trouble.NOT_TOLD: Code.CARDS_NOT_TOLD,
     Trouble.HANG: Code.PROBE_TIMED_OUT,
 }
-_NPU_HEALTH = {0: "OK", 1: "minor alarm", 2: "major alarm", 3: "critical alarm"}
+_NPU_HEALTH = {0: "OK"} | {number: f"{word} alarm" for number, word in ALARMS.items()}
 #: The worst health with which an Ascend card still works.
 _USABLE = 1
 
@@ -100,7 +100,7 @@ def _answer(index: int, view: View, before: View, began: float, deadline_s: floa
             return CardAnswer(Code.CARDS_OK, name)
         state = f"health {health.value.npu_health} ({_NPU_HEALTH.get(health.value.npu_health, 'unknown')})"
         if health.value.npu_health > _USABLE:
-            return CardAnswer(Code.CARDS_UNHEALTHY, f"{state}: npu-smi info says more")
+            return CardAnswer(Code.CARDS_UNHEALTHY, f"{state}: `npu-smi info` shows more")
         return CardAnswer(Code.CARDS_OK, f"{name}, {state}")
     if sick is not None and sick.trouble is not Trouble.HANG:
         return _trouble(sick, of_driver=False)
@@ -163,7 +163,7 @@ def _unlisted(kind: str, answer: CardAnswer) -> CheckResult:
 def _too_few(wanted: int, there: list[int]) -> CheckResult:
     code = Code.CARDS_TOO_FEW if there else Code.CARDS_NONE_FOUND
     reason = f"{_count(there) if there else 'no cards'} found, {wanted} wanted"
-    remedy = "is the driver loaded, are the devices in the container?"
+    remedy = "check that the driver is loaded, and that the container has the devices"
     return CheckResult(
         ITEM, Status.CRITICAL, code, f"{reason}: {remedy}", _count(there), f"cards >= {wanted}", Action.DRAIN
     )

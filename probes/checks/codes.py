@@ -92,9 +92,9 @@ def _differs(what: str, remedy: str, status: Status = Status.WARN) -> Explanatio
 
 
 _MEND_SCRIPT = "Fix the script; its exit code must be 0, 1, 2 or 3 (OK, WARN, CRITICAL, UNKNOWN)."
-#: It drains the node, waits for the jobs of the card, resets and tests it.
-_RESET = "`muster node reset CARD`"
-_AFTER_RESET = f"{_RESET}, or a reboot"
+#: The reset drains the node, waits for the card's jobs, resets the card and tests it.
+_OR_REBOOT = "run `muster node reset CARD`, or reboot"
+_RESET_FIRST = "Run `muster node reset CARD`, or reboot"
 
 _PRE_CHECKS: dict[Code, Explanation] = {
     Code.DNS_OK: _fine("Every name of the job's nodes and of the .host files resolves."),
@@ -103,7 +103,7 @@ _PRE_CHECKS: dict[Code, Explanation] = {
         "A name of the job's nodes, or of a .host file, is unknown here.",
         "Look at /etc/hosts, the .host file and the search domains of /etc/resolv.conf.",
     ),
-    Code.DNS_SERVER_FAILED: _bad("The name server did not answer twice.", "Check that the name server is reachable."),
+    Code.DNS_SERVER_FAILED: _bad("The name server failed to answer twice.", "Check that the name server is reachable."),
     Code.DNS_NAME_INVALID: _bad("The list of names contains an entry that is not a host name.", "Correct the list."),
     Code.DNS_RESOLVER_ERROR: _unsure(
         "The resolver itself failed.", "Check whether the node is out of memory or file descriptors."
@@ -130,7 +130,7 @@ _PRE_CHECKS: dict[Code, Explanation] = {
     Code.DISK_UNREADABLE: _unsure("The file system does not answer.", "Check its server or disk."),
     Code.ULIMIT_OK: _fine("The limits that ranks get are high enough."),
     Code.ULIMIT_OFF: _off("The check is switched off."),
-    Code.ULIMIT_NO_INFINIBAND: _off("The node has no InfiniBand adapter, which is what needs high limits."),
+    Code.ULIMIT_NO_INFINIBAND: _off("The node has no InfiniBand adapter, and only those need high limits."),
     Code.ULIMIT_TOO_LOW: _bad(
         "A limit that ranks would get is too low for InfiniBand.",
         "Raise `Limit...=` in musterd's unit, `--ulimit` of the container, or the job's own `limits`.",
@@ -140,22 +140,22 @@ _PRE_CHECKS: dict[Code, Explanation] = {
         "Ask for less, or raise the hard limit of musterd.",
         Action.INVESTIGATE,
     ),
-    Code.ULIMIT_UNREADABLE: _unsure("The limits that ranks would get cannot be read.", "Look at /proc/PID/limits."),
+    Code.ULIMIT_UNREADABLE: _unsure("The limits that ranks would get are not readable.", "Look at /proc/PID/limits."),
     Code.CARDS_OK: _fine("Every card that the job wants exists and answers."),
     Code.CARDS_NOT_WANTED: _off("The job wants no cards."),
     Code.CARDS_ARE_SLOTS: _off("The host has slots instead of cards: there is nothing to check."),
     Code.CARDS_NONE_FOUND: _bad("The host shows no cards.", "Look at the driver and the devices of the container."),
-    Code.CARDS_TOO_FEW: _bad("The host shows fewer cards than are wanted.", "Run `muster check gpu-lost`."),
+    Code.CARDS_TOO_FEW: _bad("The host shows fewer cards than the job wants.", "Run `muster check gpu-lost`."),
     Code.CARDS_MISSING: _bad("The host has no card with this number.", "Run `muster check gpu-lost`."),
     Code.CARDS_LIBRARY_MISSING: _bad(
-        "Device nodes exist, but the driver's library does not.", "Install the library, or give it to the container."
+        "Device nodes exist, but the driver's library does not.", "Install the library, or mount it into the container."
     ),
     Code.CARDS_DRIVER_FAILED: _bad(
         "The driver does not start: it is not loaded, or its version differs from the version of its library.",
         "Load the driver, or reboot after an update.",
     ),
     Code.CARDS_NO_ANSWER: _bad(
-        "The driver has no such card, or the card is lost or must be reset.", f"{_AFTER_RESET}."
+        "The driver has no such card, or the card is lost or needs a reset.", f"{_RESET_FIRST}."
     ),
     Code.CARDS_UNHEALTHY: _bad(
         "An Ascend card has a major or critical alarm.", "`npu-smi info -t health -i CARD` shows it."
@@ -171,7 +171,7 @@ _PRE_CHECKS: dict[Code, Explanation] = {
     Code.CUSTOM_BAD_EXIT_CODE: _unsure("The custom check ended with an undefined exit code.", _MEND_SCRIPT),
     Code.CUSTOM_SIGNALLED: _unsure("A signal ended the custom check.", _MEND_SCRIPT),
     Code.CUSTOM_NOT_EXECUTABLE: _unsure(
-        "The custom check could not be executed.", "Fix its first line or its mode (`chmod +x`)."
+        "The kernel cannot execute the custom check.", "Fix its first line or its mode (`chmod +x`)."
     ),
     Code.CUSTOM_TOO_MUCH_OUTPUT: _unsure(
         "The custom check wrote more than 1 MiB, so muster ended it.", "Fix the script."
@@ -181,9 +181,9 @@ _PRE_CHECKS: dict[Code, Explanation] = {
         "`chown root` and `chmod go-w` the file and its folder.",
     ),
     Code.CUSTOM_FOLDER_UNREADABLE: _unsure(
-        "The folder of custom checks cannot be listed.", "Check the setting `custom_dir`."
+        "The folder of custom checks is not readable.", "Check the setting `custom_dir`."
     ),
-    Code.ACTIVE_OK: _fine("The card computed, stored and transferred right, and fast enough."),
+    Code.ACTIVE_OK: _fine("The card computed, stored and transferred everything correctly, and fast enough."),
     Code.ACTIVE_WRONG_RESULT: _bad(
         "The card computed, stored or transferred something wrong, without any error: silent data corruption.",
         "Take the card out of service (`muster node drain`) and have it replaced; results of jobs that ran on it since"
@@ -198,17 +198,17 @@ _PRE_CHECKS: dict[Code, Explanation] = {
         steady=True,
     ),
     Code.ACTIVE_FAILED: _bad(
-        "The driver refused or broke off a test of the card, and nobody else used it.",
-        f"Look for an Xid of the same time (`muster events`); {_AFTER_RESET}, which tests it again.",
+        "The driver refused or aborted a test of the card, and no other process used the card.",
+        f"Look for an Xid at the same time (`muster events`); {_OR_REBOOT}. A reset tests the card again.",
         steady=True,
     ),
     Code.ACTIVE_NO_END: _bad(
-        "A test of the card did not end, twice: the card hangs.",
-        f"{_AFTER_RESET}, and test it again.",
+        "Two tests of the card in a row did not end: the card hangs.",
+        f"{_RESET_FIRST}, and test the card again.",
         steady=True,
     ),
     Code.ACTIVE_NOT_RUN: _unsure(
-        "A test of the card could not be run, which says nothing about the card.",
+        "A test of the card did not run, which says nothing about the card.",
         "The reason says what is missing: a free card, free memory, the driver's libcuda.so.1.",
         condition=False,
     ),
@@ -254,8 +254,8 @@ _CARDS: dict[Code, Explanation] = {
         "The driver does not start.", "The reason quotes the driver; reload the driver, or reboot.", steady=True
     ),
     Code.DRIVER_HANG: _unsure(
-        "A driver call does not return, for one card or for all. muster goes on querying the other cards, and does not"
-        " refuse jobs for this alone, because the state of the card is unknown.",
+        "A driver call does not return, for one card or for all. muster continues to query the other cards, and"
+        " does not refuse jobs for this alone, because the state of the card is unknown.",
         "Look for processes in state D (`muster check d-state`) and for Xids; a reboot usually ends it.",
         steady=True,
     ),
@@ -313,30 +313,30 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_NO_ANSWER: _bad(
         "The driver answers a call for this card with an error, several looks in a row.",
-        f"The reason gives the driver's error code; {_AFTER_RESET}.",
+        f"The reason gives the driver's error code; {_OR_REBOOT}.",
         Action.RESET_DEVICE,
     ),
     Code.GPU_RESET_REQUIRED: _bad(
-        "The driver reports that the card needs a reset.", f"{_AFTER_RESET}.", Action.RESET_DEVICE
+        "The driver reports that the card needs a reset.", f"{_RESET_FIRST}.", Action.RESET_DEVICE
     ),
     Code.GPU_REBOOT_REQUIRED: _bad(
         "The driver reports that the card needs a reboot of the node.", "Reboot.", Action.REBOOT
     ),
     Code.GPU_DRAIN_REQUIRED: _bad(
         "The driver requires that all work between cards (P2P) ends before the card is used again.",
-        "Let the node's jobs end, then `muster check clear`; if the finding stays, `muster node reset CARD`.",
+        "Let the node's jobs end, then run `muster check clear`; if the finding stays, run `muster node reset CARD`.",
         Action.DRAIN,
     ),
     Code.GPU_ECC_SRAM_UNCORRECTED: _bad(
         "The card's on-chip memory has had an uncorrectable error since the driver was loaded.",
-        f"{_AFTER_RESET}; if the error comes back, have the card replaced.",
+        f"{_RESET_FIRST}; if the error comes back, have the card replaced.",
         Action.RESET_DEVICE,
     ),
     Code.GPU_ECC_UNCORRECTED: _warn(
         "The card's memory has had uncorrectable errors since the driver was loaded. The next reset replaces the row"
         " (see"
         " GPU_ROW_REMAP_PENDING). Do not trust what the job computed with it.",
-        f"{_AFTER_RESET}.",
+        f"{_RESET_FIRST}.",
         Action.RESET_DEVICE,
     ),
     Code.GPU_ECC_SRAM_CORRECTED: _warn(
@@ -347,7 +347,7 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_ROW_REMAP_PENDING: _bad(
         "A row of the card's memory is broken. The next reset replaces it with a spare row.",
-        f"{_AFTER_RESET}.",
+        f"{_RESET_FIRST}.",
         Action.RESET_DEVICE,
     ),
     Code.GPU_ROW_REMAP_FAILED: _bad(
@@ -357,7 +357,7 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_PAGES_PENDING: _bad(
         "A page of the card's memory is broken (cards before Ampere). The next reset takes it out of use.",
-        f"{_AFTER_RESET}.",
+        f"{_RESET_FIRST}.",
         Action.RESET_DEVICE,
     ),
     Code.GPU_PAGES_RETIRED: _warn(
@@ -366,10 +366,9 @@ _CARDS: dict[Code, Explanation] = {
         Action.RMA,
     ),
     Code.GPU_CLOCKS_LOW: _warn(
-        "The card works with a clock far below its highest one, and for a cause that is no power limit: heat that the"
-        " driver reacts to, or a clock for programs that somebody set. The slowest card sets the speed of the whole"
-        " job.",
-        "Heat: check fans and inlet air. A clock that was set: `nvidia-smi -rac -i CARD`.",
+        "The card works at a clock far below its highest one, and not because of its power limit: the driver slows it"
+        " down for heat, or somebody set a lower clock for programs. The slowest card sets the speed of the whole job.",
+        "Heat: check fans and inlet air. A lower clock for programs: undo it with `nvidia-smi -rac -i CARD`.",
     ),
     Code.GPU_HW_SLOWDOWN: _warn(
         "The hardware slowed the card down (heat, power brake) for most of the window. The slowest card sets the"
@@ -385,9 +384,8 @@ _CARDS: dict[Code, Explanation] = {
         "Check fans and inlet air.",
     ),
     Code.GPU_PERSISTENCE_OFF: _warn(
-        "Persistence mode is off: whenever the card was unused, the driver initializes it again, which takes seconds"
-        " and"
-        " loses settings.",
+        "Persistence mode is off: after each time without a program, the driver initializes the card again, which takes"
+        " seconds and loses settings.",
         "Run nvidia-persistenced, or `nvidia-smi -pm 1`.",
     ),
     Code.GPU_LEFTOVER_PROCESS: _warn(
@@ -395,24 +393,24 @@ _CARDS: dict[Code, Explanation] = {
         "The reason names the process; end it, or add its name to `leftover_ignore`.",
     ),
     Code.GPU_STRANGER_PROCESS: _warn(
-        "A process that is not of the job uses a card that the job holds: it takes the job's memory and time. The card"
-        " stays held until this process, too, has left it.",
+        "A process outside the job uses a card that the job holds, and takes memory and time from the job. muster does"
+        " not release the card before this process has left it.",
         "The reason names the process; end it, or add its name to `leftover_ignore`.",
     ),
     Code.NVLINK_DOWN: _bad(
         "NVLinks of the card that were up, or should be up, are down.",
-        f"{_AFTER_RESET}; if the finding stays, check bridge, baseboard and NVSwitches.",
+        f"{_RESET_FIRST}; if the finding stays, check bridge, baseboard and NVSwitches.",
         Action.RESET_DEVICE,
     ),
     Code.NVLINK_ERRORS: _warn(
-        "The card's NVLinks make many errors, or had to be trained anew: the signal is poor, and traffic waits.",
+        "The card's NVLinks have many errors, or were retrained: the signal is poor, and traffic waits.",
         "Look for Xid 74 and 144 to 150; check bridge, baseboard and NVSwitches; if a reset (`muster node reset CARD`)"
         " does not end it, have card and board inspected.",
     ),
     Code.FABRIC_MANAGER_DOWN: _bad(
-        "The node has NVSwitches, and their manager does not run: cards lose their fabric, and new CUDA programs fail"
-        " with error 802. What the cards report stays as it was when it ended.",
-        "`systemctl restart nvidia-fabricmanager`; its version must be the driver's.",
+        "The node has NVSwitches, but the fabric manager does not run: cards lose their fabric, and new CUDA programs"
+        " fail with error 802. The cards still report their state from before it exited.",
+        "Run `systemctl restart nvidia-fabricmanager`; its version must be the driver's.",
         Action.INVESTIGATE,
     ),
     Code.FABRIC_NOT_READY: _bad(
@@ -444,7 +442,7 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_INIT_FAILED: _bad(
         "The driver could not initialize the card (RmInitAdapter failed): no program can use it.",
-        f"{_AFTER_RESET}; if it happens again, have card, riser and power supply inspected.",
+        f"{_RESET_FIRST}; if it happens again, have card, riser and power supply inspected.",
         Action.REBOOT,
         Clears.REBOOT,
         reset_ends=True,
@@ -457,20 +455,20 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_XID_RESET: _bad(
         "An Xid after which a reset of the card is enough, such as 48, 62, 64, 95, 119, 120 and 140.",
-        f"{_AFTER_RESET}. Either ends it; after another way of a reset, `muster check clear` does.",
+        f"{_RESET_FIRST}. Both end the condition. If you reset the card in another way, run `muster check clear`.",
         Action.RESET_DEVICE,
         Clears.REBOOT,
         reset_ends=True,
     ),
     Code.GPU_XID_INSPECT: _bad(
         "An Xid that points to the hardware (54 81).",
-        "Have card, power supply and cabling inspected, then `muster check clear`.",
+        "Have card, power supply and cabling inspected, then run `muster check clear`.",
         Action.INVESTIGATE,
         Clears.OPERATOR,
     ),
     Code.GPU_XID_REPEATED: _bad(
-        "The same fatal Xid on the same card again, although the node rebooted twice (`xid_reboots`).",
-        "Have the card replaced, then `muster check clear`.",
+        "The same fatal Xid came again on the same card, although the node rebooted twice (`xid_reboots`).",
+        "Have the card replaced, then run `muster check clear`.",
         Action.RMA,
         Clears.OPERATOR,
     ),
@@ -484,7 +482,7 @@ _CARDS: dict[Code, Explanation] = {
         "Look it up in NVIDIA's catalogue of Xids.",
     ),
     Code.GPU_XID_NOTE: _event(
-        "An Xid that is only informative, such as 45, 63, 92 and 154.", "Nothing.", Action.NONE, Status.OK
+        "An Xid that is only informative, such as 45, 63, 92 and 154.", "Do nothing.", Action.NONE, Status.OK
     ),
     Code.NVSWITCH_FATAL: _bad(
         "An NVSwitch reports a fatal error (SXid).",
@@ -492,10 +490,10 @@ _CARDS: dict[Code, Explanation] = {
         Action.REBOOT,
         Clears.REBOOT,
     ),
-    Code.NVSWITCH_ERROR: _event("An NVSwitch reports an error that is not fatal (SXid).", "Watch it."),
+    Code.NVSWITCH_ERROR: _event("An NVSwitch reports an error that is not fatal (SXid).", "Watch for more of them."),
     Code.NPU_LOST: _bad(
         "The driver reports that the card was lost.",
-        f"{_AFTER_RESET}.",
+        f"{_RESET_FIRST}.",
         Action.REBOOT,
     ),
     Code.NPU_COUNT: _bad(
@@ -506,39 +504,41 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.NPU_NO_ANSWER: _bad(
         "The driver answers a call for this card with an error, several looks in a row.",
-        f"The reason gives DCMI's error code; {_AFTER_RESET}.",
+        f"The reason gives DCMI's error code; {_OR_REBOOT}.",
         Action.RESET_DEVICE,
     ),
     Code.NPU_ALARM: _warn("The card has a minor alarm.", "`npu-smi info -t health -i CARD` shows it."),
     Code.NPU_UNHEALTHY: _bad(
         "The card has a major or critical alarm.",
-        f"`npu-smi info -t health -i CARD` shows it; {_RESET}; if that does not help, have it inspected.",
+        "`npu-smi info -t health -i CARD` shows it; run `muster node reset CARD`; if that does not help, have the card"
+        " inspected.",
         Action.RESET_DEVICE,
     ),
     Code.NPU_NOT_BOOTED: _bad(
         "The card has not finished its start, several looks in a row.",
-        f"{_AFTER_RESET}.",
+        f"{_RESET_FIRST}.",
         Action.RESET_DEVICE,
     ),
     Code.NPU_FAULT_RESET: _bad(
         "The card reports an error code after which it must be reset (Huawei's MindCluster, or `npu_reset`).",
-        f"{_RESET} when no job uses it; if it happens again, have it inspected.",
+        "Run `muster node reset CARD` when no job uses the card; if it happens again, have the card inspected.",
         Action.RESET_DEVICE,
     ),
     Code.NPU_FAULT_ISOLATE: _bad(
-        "The card reports an error code with which it is to get no job (Huawei's MindCluster, or `npu_isolate`).",
+        "The card reports an error code with which it must get no job (Huawei's MindCluster, or `npu_isolate`).",
         "The reason says whether to isolate it or to replace it; look the code up in Huawei's list of health management"
         " faults.",
         Action.INVESTIGATE,
     ),
     Code.NPU_ERROR_CODES: _warn(
-        "The card reports error codes with which it works: the job must restart, the card is degraded or is to be reset"
-        " when it is idle, or muster does not know the code.",
+        "The card reports error codes but still works: the job must restart, the card is degraded or needs a reset when"
+        " it is idle, or muster does not know the code.",
         "Look the codes up in Huawei's list of health management faults.",
     ),
     Code.NPU_ECC_UNCORRECTED: _warn(
         "The card's memory has had uncorrectable errors.",
-        f"`npu-smi info -t ecc -i CARD` shows them. {_RESET} when no job uses it; if they grow, have it replaced.",
+        "`npu-smi info -t ecc -i CARD` shows them. Run `muster node reset CARD` when no job uses the card; if they"
+        " grow, have the card replaced.",
     ),
     Code.NPU_TEMPERATURE: _warn("The card is too hot, several looks in a row.", "Check fans and inlet air."),
     Code.NPU_NETWORK_DOWN: _bad(
@@ -547,15 +547,15 @@ _CARDS: dict[Code, Explanation] = {
         Action.INVESTIGATE,
     ),
     Code.NPU_FAULT_REPEATED: _bad(
-        "The card had the same error code several times within a day, each of which a job or a reset survives"
-        " (MindCluster's rules of frequency). It gets no job until an operator lets it back in.",
-        "Have the card inspected, then `muster check clear`.",
+        "The card had the same error code several times within a day. One of them is harmless, but so many are not"
+        " (MindCluster's rules of frequency). The card gets no job until an operator clears the condition.",
+        "Have the card inspected, then run `muster check clear`.",
         Action.INVESTIGATE,
         Clears.OPERATOR,
     ),
     Code.NPU_STRANGER_PROCESS: _warn(
-        "A process that is not of the job uses a card that the job holds: it takes the job's memory and time. The card"
-        " stays held until this process, too, has left it.",
+        "A process outside the job uses a card that the job holds, and takes memory and time from the job. muster does"
+        " not release the card before this process has left it.",
         "The reason names the process; end it, or add its name to `leftover_ignore`.",
     ),
     Code.NPU_LEFTOVER_PROCESS: _warn(
@@ -564,7 +564,7 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.NPU_FAULT_NOTE: _event(
         "An error code that is only informative (Huawei's MindCluster, or `npu_ignore`).",
-        "Nothing.",
+        "Do nothing.",
         Action.NONE,
         Status.OK,
     ),
@@ -597,7 +597,7 @@ _NODE: dict[Code, Explanation] = {
         "The link of a network adapter went down and up again several times.", "Check cable, optics and switch."
     ),
     Code.NIC_LINK_ERRORS: _warn(
-        "The link of a network adapter makes many errors: wrong checksums, broken frames, a lost carrier.",
+        "The link of a network adapter has many errors: wrong checksums, broken frames, a lost carrier.",
         "Check cable, optics and switch; `ethtool -S NAME` has the adapter's own counters.",
     ),
     Code.FS_SPACE_LOW: _warn("A file system is low on free space.", "Remove files that are no longer needed."),
@@ -606,7 +606,7 @@ _NODE: dict[Code, Explanation] = {
     Code.FS_NOT_MOUNTED: _bad("A file system that `mounts` names is not mounted.", "Mount it."),
     Code.FS_READ_ONLY: _bad(
         "A file system that was mounted read-write, or that `mounts` names, is read-only.",
-        "The kernel's log gives the reason (`dmesg`); check the file system, replace the disk.",
+        "The kernel's log gives the reason (`dmesg`). Check the file system, and replace the disk if it is broken.",
     ),
     Code.NFS_HANGS: _warn(
         "A network file system does not answer, several looks in a row. Every process that touches it hangs.",
@@ -619,7 +619,7 @@ _NODE: dict[Code, Explanation] = {
         "The kernel waits for the server of a network file system.", "Run `muster check nfs`, and check the server."
     ),
     Code.PROCS_D_STATE: _warn(
-        "Processes have been waiting in the kernel for minutes and cannot be killed (state D).",
+        "Processes have been waiting in the kernel for minutes, and no signal can end them (state D).",
         "The evidence shows where they wait: a disk, a network file system, a driver. Often only a reboot helps.",
     ),
     Code.ZOMBIES: _warn(
@@ -638,8 +638,9 @@ _NODE: dict[Code, Explanation] = {
         Action.INVESTIGATE,
     ),
     Code.SUPERVISOR_CRASHING: _aged(
-        "The supervisor of a job, or the nursery, dies again and again, or gets no successor. The ranks run on, `stop`"
-        " works, and the next supervisor records how ranks ended. The condition clears a minute after the last death.",
+        "The supervisor of a job, or the nursery, dies again and again, or gets no successor. The ranks continue,"
+        " `stop` works, and the next supervisor records how ranks ended. The condition clears a minute after the last"
+        " death.",
         "The reason gives the last error; the daemon's log and `muster events` have the traceback. Fix what it names: a"
         " disk, a limit. Report a defect.",
         60.0,
@@ -653,21 +654,21 @@ _NODE: dict[Code, Explanation] = {
         30.0,
     ),
     Code.OUTPUT_LOST: _aged(
-        "The file system of the logs takes no output of ranks. muster reads, counts and discards the output, so that no"
-        " rank waits. The reason says how much is lost so far, since when, and why.",
+        "Supervisors cannot write the output of ranks to the file system of the logs. They read, count and discard it,"
+        " so that no rank waits. The reason says how much is lost so far, since when, and why.",
         "Fix what the reason names: make room, mount the file system writable, move away what blocks the path of a log."
         " Writing then resumes by itself, and a line in the log says what is missing.",
         30.0,
     ),
     Code.PRIVATE_TMP_LEFT: _aged(
-        "A job had a `/tmp` of its own and has ended, and the folder behind it could not be removed. It holds space on"
-        " the file system of `/tmp`. The reason says why.",
+        "A job with a `/tmp` of its own has ended, and muster cannot remove that folder, which takes space on the file"
+        " system of `/tmp`. The reason says why.",
         "Fix what the reason names, or remove the folder: muster tries again every five minutes.",
         900.0,
     ),
     Code.KERNEL_LOG_UNREADABLE: _unsure(
-        "The kernel's log cannot be read, so muster does not see Xids, disk errors and OOM kills. The reason says which"
-        " permission or device is missing.",
+        "The kernel's log is not readable, so muster does not see Xids, disk errors and OOM kills. The reason says"
+        " which permission or device is missing.",
         "Give the daemon CAP_SYSLOG (AmbientCapabilities= of its unit, `--cap-add SYSLOG` and /dev/kmsg in a"
         " container).",
     ),
@@ -695,7 +696,7 @@ _NODE: dict[Code, Explanation] = {
         "Read the stack in the kernel's log; run `muster check d-state`.",
     ),
     Code.KERNEL_OOPS: _aged(
-        "The kernel itself failed (oops, BUG) and went on.",
+        "The kernel itself failed (oops, BUG) and continued.",
         "Reboot at the next opportunity; report the stack.",
         7 * _DAY,
     ),
@@ -706,13 +707,13 @@ _NODE: dict[Code, Explanation] = {
         Clears.REBOOT,
     ),
     Code.KERNEL_PEERMEM: _event(
-        "The module nvidia_peermem met memory of a process that is gone; jobs of this node may lose GPUDirect RDMA.",
+        "The module nvidia_peermem found memory of a process that has exited; jobs here may lose GPUDirect RDMA.",
         "If jobs fail with errors of InfiniBand afterwards, load the module again: `modprobe -r nvidia_peermem &&"
         " modprobe nvidia_peermem`.",
     ),
     Code.KERNEL_MEMORY_CORRECTED: _event(
         "The node's memory had a corrected error.",
-        "Nothing; if there are many, replace the module.",
+        "Do nothing; if there are many, replace the memory module.",
         Action.NONE,
         Status.OK,
     ),

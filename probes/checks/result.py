@@ -252,14 +252,14 @@ class CheckResult:
 
 
 #: From harmless to grave. UNKNOWN is below CRITICAL although its exit code is higher: what is not known is no fault.
-_ORDER = (Status.OK, Status.WARN, Status.UNKNOWN, Status.CRITICAL)
+GRAVITY = (Status.OK, Status.WARN, Status.UNKNOWN, Status.CRITICAL)
 
 
 def worst(results: Iterable[CheckResult]) -> Status:
     """The gravest status: CRITICAL, UNKNOWN, WARN, OK in this order. NOT_APPLICABLE counts as OK, as does no result."""
     return max(
         (Status.OK if r.status is Status.NOT_APPLICABLE else r.status for r in results),
-        key=_ORDER.index,
+        key=GRAVITY.index,
         default=Status.OK,
     )
 

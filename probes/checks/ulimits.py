@@ -120,9 +120,9 @@ def _started(pid: int) -> int:
 def may_raise(pid: int) -> bool:
     """The capability counts in the first user namespace only, which is the one that maps every number to itself."""
     status = Path(f"/proc/{pid}/status").read_text()
-    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
     mapped = Path(f"/proc/{pid}/uid_map").read_text().split()
-    return bool(effective and int(effective[1], 16) >> _CAP_SYS_RESOURCE & 1) and mapped == ["0", "0", str(2**32 - 1)]
+    capable = bool(process.effective_capabilities(status) >> _CAP_SYS_RESOURCE & 1)
+    return capable and mapped == ["0", "0", str(2**32 - 1)]
 
 
 @dataclass(frozen=True, slots=True)

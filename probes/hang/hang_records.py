@@ -1,5 +1,5 @@
 """Telemetry records, as the sampler writes them (docs/concepts/telemetry.md), read with distrust: a reading that is no
-number is a missing one, and only what names neither a time nor a job is no record."""
+number is missing, and a record without a time or a job is not a record."""
 
 import json
 import math
@@ -61,7 +61,7 @@ class Record:
     of which this tells nothing; `nodes_known`: the record says on how many nodes the job is. `stacks`: of dumps that
     were taken since the record before; `library`: of the last two looks since then; `asked`: ranks were asked for
     dumps since then, so that what they wrote may be that; `log_lines`: lines of each rank's log so far, from some
-    beginning; left out: not counted."""
+    beginning; left out: not counted. `samples`: as `stacks`, of a job that goes on, for the rule of slow ranks."""
 
     t: float
     job: str
@@ -77,6 +77,7 @@ class Record:
     library: LibraryWait | None = None
     asked: bool = False
     log_lines: dict[int, float] = field(default_factory=dict)
+    samples: tuple[RankStack, ...] = ()
 
 
 def parse(line: str | bytes) -> Record | None:
@@ -84,7 +85,7 @@ def parse(line: str | bytes) -> Record | None:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise BadRecord(f"no JSON: {error}") from None
+        raise BadRecord(f"not JSON: {error}") from None
     if isinstance(value, dict) and "lost" in value and "job" not in value:
         return None
     return read(value)
@@ -116,6 +117,7 @@ def read(value: object) -> Record:
         library=_library(value.get("library")),
         asked=value.get("asked") is True,
         log_lines=_by_rank(value.get("log_lines")),
+        samples=_stacks(value.get("samples")),
     )
 
 

@@ -27,7 +27,7 @@ class HangSettings(Settings):
     rule: Rule = setting("full", "`plain`: the two stages of ModelArts and nothing else.")
 
     # Stage 1: what processes do.
-    period_s: float = _period(60.0, "The period over which the IO and the CPU time of processes are counted.")
+    period_s: float = _period(60.0, "muster counts the IO and the CPU time of processes over this period.")
     recent_periods: float = setting(1.5, "A sign of life counts for this many periods after it was seen.", least=1)
     io_scope: Scope = setting(
         "ranks",
@@ -55,26 +55,26 @@ class HangSettings(Settings):
         0.2, "CPU time per minute that is a sign of life of a rank without cards, or whose cards report nothing."
     )
     cpu_trace_ratio: float = setting(
-        0.25, "For such a rank: the least share of its usual CPU time, where that is more than `cpu_trace_s`."
+        0.25, "For such a rank: the least share of its usual CPU time, if that is more than `cpu_trace_s`."
     )
 
     # Stage 2: what cards do.
-    window_s: float = _period(300.0, "The window over which readings of a card are judged.")
-    min_samples: int = setting(5, "Readings that the window must hold, at least.", least=2)
+    window_s: float = _period(300.0, "muster judges the readings of a card over this window.")
+    min_samples: int = setting(5, "The window must hold at least this many readings.", least=2)
     flat_variance: float = setting(1.0, "The utilization is flat up to this variance, in percentage points squared.")
-    low_percent: float = setting(5.0, "A card idles up to this utilization.")
-    high_percent: float = setting(95.0, "From this utilization on power, memory and fabric decide.", most=100)
+    low_percent: float = setting(5.0, "A card is idle up to this utilization.")
+    high_percent: float = setting(95.0, "At this utilization or more, power, memory and fabric decide.", most=100)
     dark_s: float = setting(150.0, "After this long without a reading the utilization of a card is unknown.")
 
     power_hung_ratio: float = setting(0.5, "Below this share of its usual power a card waits.")
-    power_alive_ratio: float = setting(0.85, "From this share of its usual power on a card works.")
-    power_strict_ratio: float = setting(0.3, "Below this share low power needs no second sign.")
+    power_alive_ratio: float = setting(0.85, "At this share of its usual power or more, a card works.")
+    power_strict_ratio: float = setting(0.3, "Below this share, low power needs no second sign.")
     power_strict_share: float = setting(
-        0.125, "The same as a share of the way from idle to usual power, where the idle power is known."
+        0.125, "The same, as a share of the way from idle to usual power, if the idle power is known."
     )
-    power_relaxed_ratio: float = setting(0.75, "Below this share a card waits if memory and fabric are both dead.")
+    power_relaxed_ratio: float = setting(0.75, "Below this share, a card waits if memory and fabric are both dead.")
     power_leave_factor: float = _factor(
-        1.1, "Power must exceed a threshold this many times to count as above it again: noise is less."
+        1.1, "Power must exceed a threshold this many times to count as above it again: less is noise."
     )
     # Cards that really wait differ by a tenth or two.
     power_apart_factor: float = _factor(
@@ -82,7 +82,7 @@ class HangSettings(Settings):
     )
     power_idle_share: float = setting(0.25, "Below this share of the way from idle to usual power a card waits, too.")
     power_active_share: float = setting(
-        0.35, "From this share of its power limit on a card works, while its usual power is unknown."
+        0.35, "At this share of its power limit or more, a card works, while its usual power is unknown."
     )
     level_samples: int = setting(6, "Readings of a working card after which its medians count as usual.")
     mem_dead_percent: float = setting(1.0, "Up to this memory utilization the memory is dead.")
@@ -90,37 +90,37 @@ class HangSettings(Settings):
     # 100 packets of RoCE are less.
     fabric_floor_bytes: float = setting(1048576.0, "Less fabric traffic than this per minute is none.")
     fabric_dead_ratio: float = setting(0.05, "Up to this share of its usual rate the fabric is dead.")
-    fabric_alive_ratio: float = setting(0.2, "From this share of its usual rate on the fabric is alive.")
+    fabric_alive_ratio: float = setting(0.2, "At this share of its usual rate or more, the fabric is alive.")
 
     # Cards that wait in a collective move nothing, or some KiB.
     fabric_moves_bytes: float = setting(
-        67108864.0, "Fabric traffic of a card per minute that is work, at little power too, while a log grows."
+        67108864.0, "Fabric traffic of a card per minute that counts as work even at little power, while a log grows."
     )
 
     active_s: float = _period(30.0, "A card counts as active after this much work.")
-    pause_ratio: float = setting(0.25, "Share of the length of a pause that is taken off that work.", most=1)
+    pause_ratio: float = setting(0.25, "Share of the length of a pause that is subtracted from that work.", most=1)
 
     # How long.
     suspect_s: float = _period(300.0, "Silence after which a job is SUSPECT.")
     # A record each 15 s, and two of three readings that agree.
     suspect_soon_s: float = _period(
         60.0,
-        "The same, if sooner, where the silence is unusual: all cards began to wait or idle at once, or a log lost its "
-        "rhythm.",
+        "The same, if it is sooner and the silence is unusual: all cards began to wait or idle at once, or a log lost "
+        "its rhythm.",
     )
     cadence_count: int = setting(
-        20, "Lines of a log after which their distance is known, if at least four records brought them.", least=2
+        20, "Lines of a log after which muster knows their interval, if they came in at least four records.", least=2
     )
-    cadence_factor: float = _factor(10.0, "A log has lost its rhythm after this many times the longest of these.")
-    proof_s: float = _period(150.0, "Silence after which a job is HUNG, if that is sooner, whose stacks prove it.")
+    cadence_factor: float = _factor(10.0, "A log has lost its rhythm after this many times its longest interval.")
+    proof_s: float = _period(150.0, "Silence after which a job is HUNG if its stacks prove it.")
     stacks_apart_s: float = _period(10.0, "Time between the dumps of stacks of a job that is suspected to hang.")
     hung_s: float = _period(600.0, "Silence after which a job is HUNG.")
     spin_ratio: float = setting(
         0.75,
-        "Share of `hung_s` that is enough where all cards wait, and no rank is left that they may wait for.",
+        "Share of `hung_s` that is enough if all cards wait and no rank is left that they could wait for.",
         most=1,
     )
-    npu_hung_s: float = _period(300.0, "Silence after which a job on NPUs whose fabric fell silent is HUNG.")
+    npu_hung_s: float = _period(300.0, "Silence after which a job is HUNG if the fabrics of its NPUs fell silent.")
     # Stacks must be taken before the end.
     npu_suspect_ratio: float = setting(0.8, "Share of `npu_hung_s` after which that job is SUSPECT.", most=1)
     established_s: float = setting(180.0, "Steady work after which `npu_hung_s` applies.")
@@ -130,12 +130,12 @@ class HangSettings(Settings):
     weak_s: float = _period(
         1200.0, "Silence after which a job with only weak evidence, or with missing readings, is HUNG."
     )
-    weak_factor: float = _factor(2.0, "`weak_s` is this many times as long where both power and log are missing.")
+    weak_factor: float = _factor(2.0, "`weak_s` is this many times as long if both power and log are missing.")
     save_s: float = setting(
-        1800.0, "Silence after which a job is HUNG that saved data before, or that waits for a file system."
+        1800.0, "Silence after which a job is HUNG if it saved data before, or waits for a file system."
     )
-    save_burst_bytes: float = setting(1073741824.0, "Data that must be written to count as saving.")
-    save_burst_factor: float = _factor(4.0, "How many times the usual writing it must be.")
+    save_burst_bytes: float = setting(1073741824.0, "A job saves if it writes this much.")
+    save_burst_factor: float = _factor(4.0, "And this many times as much as usual.")
     save_before_s: float = setting(180.0, "How long before the silence the saving may have ended.")
     mid_factor: float = _factor(
         2.0, "A flat utilization between `low_percent` and `high_percent` may last this many times as long."
@@ -143,10 +143,10 @@ class HangSettings(Settings):
     patience_ratio: float = setting(
         1.25, "A job may be silent for this many times its longest silence so far that ended by itself."
     )
-    patience_max_s: float = setting(3600.0, "The most that this allows.")
+    patience_max_s: float = setting(3600.0, "The longest silence that this allows.")
     gap_s: float = _period(120.0, "A longer time between two records is a gap, which proves nothing.")
-    gap_factor: float = _factor(4.0, "A gap is also longer than this many usual distances of records.")
-    gone_s: float = setting(60.0, "A process that the records lack for this long has exited.")
+    gap_factor: float = _factor(4.0, "A gap is also longer than this many usual intervals between records.")
+    gone_s: float = setting(60.0, "A process that is missing from the records for this long has exited.")
     slow_power_ratio: float = setting(
         0.85, "A card is slow below this share of its usual power, together with `slow_rate_ratio`."
     )
@@ -164,7 +164,7 @@ class HangSettings(Settings):
     )
 
     action_confidence: float = setting(
-        0.5, "HUNG with less confidence is reported; `stop` and `restart` are not done.", most=1
+        0.5, "muster reports a HUNG with less confidence, but does not stop or restart the job.", most=1
     )
 
     # ModelArts: 720 s to 720 min, 30 min by default.

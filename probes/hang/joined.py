@@ -1,7 +1,6 @@
-"""Records of the same jobs from several nodes, made into records of whole jobs.
+"""Joins records of the same jobs from several nodes into records of whole jobs.
 
-A rank of another node that is the odd one out is found only so; and one that works there keeps those that wait for it
-here from being suspected.
+Only so can the rule find the odd rank on another node, or see that a rank at work there is why the ranks here wait.
 """
 
 import heapq
@@ -96,6 +95,7 @@ class _Joint:
             asked=any(record.asked for record in near),
             library=next((record.library for record in reversed(here) if record.library is not None), None),
             stacks=tuple(sorted((x for record in here for x in record.stacks), key=lambda x: (x.t, x.rank))),
+            samples=tuple(sorted((x for record in here for x in record.samples), key=lambda x: (x.t, x.rank))),
         )
         self.here, self.net_rate, self.closed_at = [], 0.0, newest.t
         return found

@@ -1,4 +1,4 @@
-"""What every detector has: settings, and a state that can be stored, so that another one goes on from there."""
+"""What every detector has: settings, and a state that can be stored, so that another detector continues from there."""
 
 from collections.abc import Mapping
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -40,11 +40,11 @@ class Resumable(Generic[K]):
         """A detector that goes on from there. Raises ValueError where that is no state of this version."""
         found = cls(settings)
         if state.get("version") != VERSION or state.get("rule") != cls._rule:
-            raise ValueError(f"no state of version {VERSION} of the {cls._rule} rule: begin a detector anew")
+            raise ValueError(f"no state of version {VERSION} of the {cls._rule} rule: start a new detector")
         try:
             found._job = msgspec.convert(state.get("job"), cls._kept, strict=False)
         except msgspec.ValidationError as error:
-            raise ValueError(f"the state is damaged ({error}): begin a detector anew") from None
+            raise ValueError(f"the state is damaged ({error}): start a new detector") from None
         return found
 
     def present(self) -> Mapping[str, Any] | None:

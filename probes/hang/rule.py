@@ -120,8 +120,8 @@ class Detector(Resumable[JobState]):
             return self._is_sure(_rounded(decision.confidence)) and not self._is_sure(job.confidence)
         if decision.verdict is job.verdict:
             # Ranks fall silent one by one: who is waited for may be known only later than that one is.
-            fewer = set() < set(decision.ranks) < set(job.verdict_ranks)
-            return fewer and decision.verdict is HangVerdict.WAITING
+            now, told = set(decision.ranks), set(job.verdict_ranks)
+            return decision.verdict is HangVerdict.WAITING and bool(now) and (now < told or not now & told)
         # A hang that muster acted upon is reported once, even if the driver fails meanwhile.
         if decision.verdict is HangVerdict.DRIVER_HANG and job.verdict is HangVerdict.HUNG:
             return False

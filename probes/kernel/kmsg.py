@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from muster.probes.kernel import process
@@ -17,11 +18,21 @@ from muster.probes.kernel.dataclass import dataclass
 PATH = Path("/dev/kmsg")
 #: No record is larger: the kernel's own buffer for one (CONSOLE_EXT_LOG_MAX) is 8 KiB.
 _RECORD = 8192
+#: Most records that `since_boot` reads: all that the usual buffer holds.
+_MOST_RECORDS = 50_000
+#: The log's clock stands still while the node sleeps, and is a little apart from ours, in seconds.
+SLACK_S = 2.0
 #: Who wrote a record (its priority by eight): the kernel, or a program of root's. Others are the log of system
 #: services.
 _KERNEL, _USER = 0, 1
 #: Number of the capability to read the kernel's log (capabilities(7)).
 _CAP_SYSLOG = 34
+#: Of a process that died of a fault of its own. x86: "python[4711]: segfault at 0 ip ...", "traps: python[4711] general
+#: protection fault ip:..."; arm64: "python[4711]: unhandled exception: ...". A name may hold any character.
+_CRASH = re.compile(
+    r"^(?:traps: )?(.{1,64}?)\[([0-9]{1,10})\](?:: segfault at "
+    r"|: (?:unhandled (?:exception|signal)|potentially unexpected fatal signal)| (?:general protection fault|trap ))"
+)
 #: The kernel writes what is not printable, and the backslash, as \xNN.
 _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
 
@@ -36,6 +47,17 @@ class KernelRecord:
     seconds: float
     level: int
     kernel: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A process that died of a fault of its own, and the kernel's line about that, which says where and in which
+    library. `at`: seconds since the epoch."""
+
+    pid: int
+    name: str
+    at: float
     text: str
 
 
@@ -60,6 +82,59 @@ def parse(data: bytes) -> KernelRecord | None:
         return None
     text = rest.partition(b"\n")[0]
     return KernelRecord(seq, microseconds / 1e6, priority & 7, facility == _KERNEL, _plain(text))
+
+
+def since_boot(words: Sequence[bytes] = (b"",), path: Path = PATH) -> list[KernelRecord]:
+    """All records that the log has and that contain one of these words. An error that ends the log is its end.
+
+    Raises OSError where the log cannot be opened.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    found: list[KernelRecord] = []
+    try:
+        for _ in range(_MOST_RECORDS):
+            data = _next(fd)
+            if data is None:
+                break
+            if any(word in data for word in words) and (record := parse(data)) is not None:
+                found.append(record)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+    return found
+
+
+def crashes_of(pids: Collection[int], since: float, path: Path = PATH) -> list[Crash]:
+    """What the log says since `since` (seconds since the epoch) of these processes. Nothing in a container with pids
+    of its own: the log names those of the host. Blocks. Raises OSError."""
+    if not process.pids_are_the_kernels():
+        return []
+    found = [its for one in since_boot(path=path) if one.kernel and (its := crash(one)) is not None]
+    return [one for one in found if one.pid in pids and one.at >= since - SLACK_S]
+
+
+def crash(record: KernelRecord) -> Crash | None:
+    """None for a record about anything else."""
+    match = _CRASH.match(record.text)
+    if match is None:
+        return None
+    return Crash(int(match[2]), match[1], wall_time(record.seconds), record.text)
+
+
+def _next(fd: int) -> bytes | None:
+    """The next record; empty for one that cannot be read; None at the end. Raises OSError."""
+    try:
+        return os.read(fd, _RECORD) or None
+    except BlockingIOError:
+        return None
+    except InterruptedError:
+        return b""
+    except OSError as error:
+        # EPIPE: overwritten, the kernel continues with the oldest that is left. EINVAL: larger than any record may be.
+        if error.errno in (errno.EPIPE, errno.EINVAL):
+            return b""
+        raise
 
 
 def _plain(text: bytes) -> str:
@@ -108,19 +183,8 @@ class KernelLog:
         """
         found: list[KernelRecord] = []
         for _ in range(most):
-            try:
-                data = os.read(self._fd, _RECORD)
-            except BlockingIOError:
-                return found, False
-            except InterruptedError:
-                continue
-            except OSError as error:
-                if error.errno == errno.EPIPE:  # overwritten: the kernel has set us to the oldest that is left
-                    continue
-                if error.errno == errno.EINVAL:  # larger than any record may be; the kernel passes over it
-                    continue
-                raise
-            if not data:
+            data = _next(self._fd)
+            if data is None:
                 return found, False
             seq = sequence(data)
             if seq is None or seq <= self._seq:
@@ -169,8 +233,7 @@ def unreadable(error: OSError, path: Path = PATH, proc: Path = Path("/proc")) ->
 
 
 def _has_capability(proc: Path) -> bool:
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)", _read(proc / "self/status"), re.MULTILINE)
-    return bool(found and int(found[1], 16) >> _CAP_SYSLOG & 1)
+    return bool(process.effective_capabilities(_read(proc / "self/status")) >> _CAP_SYSLOG & 1)
 
 
 def _mode(path: Path) -> str:

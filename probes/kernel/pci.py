@@ -1,6 +1,6 @@
-"""What the kernel tells of a device on the PCI bus, in sysfs. What it does not tell is None or empty.
+"""What sysfs says about a device on the PCI bus. What it does not say is None or empty.
 
-Only what the kernel itself remembers is read where devices are looked for: a card that fell off the bus is not woken.
+A search for devices reads only what the kernel remembers, so it does not wake a card that fell off the bus.
 """
 
 import os
@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from muster.probes.kernel import number_lists
 from muster.probes.kernel.dataclass import dataclass
 
 SYSFS = Path("/sys")
@@ -25,8 +26,6 @@ _GENERATIONS = {
     "64.0": 6,
     "64": 6,
 }
-#: No machine has more processors: what sysfs writes is not allowed to take all memory.
-_CPUS_MOST = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ def numa_node(bus_id: str, sysfs: Path = SYSFS) -> int | None:
 
 def cpus(bus_id: str, sysfs: Path = SYSFS) -> tuple[int, ...]:
     """The processors next to the device."""
-    return cpu_list(_read(bus_id, "local_cpulist", sysfs))
+    return number_lists.processors(_read(bus_id, "local_cpulist", sysfs))
 
 
 def link(bus_id: str, sysfs: Path = SYSFS) -> Link:
@@ -108,20 +107,6 @@ def link(bus_id: str, sysfs: Path = SYSFS) -> Link:
         _generation(_read(bus_id, "current_link_speed", sysfs)),
         _generation(_read(bus_id, "max_link_speed", sysfs)),
     )
-
-
-def cpu_list(text: str) -> tuple[int, ...]:
-    """Numbers of a list as the kernel writes it ("0-23,48-71"); empty where it cannot be read as one."""
-    found: set[int] = set()
-    for part in text.strip().split(",") if text.strip() else ():
-        match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part.strip())
-        if match is None:
-            return ()
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last >= _CPUS_MOST:
-            return ()
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
 
 
 def _read(bus_id: str, file: str, sysfs: Path) -> str:

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import functools
 import os
+import re
 import select
 import signal
 import struct
@@ -41,6 +42,7 @@ STUCK = {"T": "is stopped (SIGSTOP)", "t": "is stopped by a debugger (state t)",
 FULL = (errno.EMFILE, errno.ENFILE)
 #: struct ucred (include/linux/socket.h): pid, uid and gid.
 _UCRED = struct.Struct("iII")
+_EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-f]+)", re.MULTILINE)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -187,6 +189,16 @@ def all_stats() -> dict[int, Stat]:
             if stat is not None:
                 found[stat.pid] = stat
     return found
+
+
+def waited_for_cpu(pid: int) -> float:
+    """Seconds that the main thread of a process wanted to run and had no processor (the second field of
+    /proc/PID/schedstat); 0 where the kernel does not tell, or the process is gone."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read(128).split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def last_pid() -> int:
@@ -340,3 +352,9 @@ def environ(pid: int) -> list[bytes]:
         if error.errno in FULL:
             raise
         return []
+
+
+def effective_capabilities(status: str) -> int:
+    """The mask of the capabilities in force, from the text of /proc/PID/status; 0 where it does not say."""
+    found = _EFFECTIVE.search(status)
+    return int(found[1], 16) if found else 0

@@ -19,8 +19,10 @@ import enum
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
+from muster.probes.kernel import marks
 from muster.probes.kernel.arrivals import Arrivals
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.known_names import MPI_RANK, RANK, RANK_ID
 from muster.probes.kernel.process import Stat
 from muster.probes.kernel.procfs import Io, Procfs
 
@@ -42,9 +44,9 @@ HELPERS = (
 )
 #: Variables by which launchers tell a process its number: torchrun, Open MPI, CANN and msrun.
 _NUMBERS = {
-    b"RANK": "rank",
-    b"OMPI_COMM_WORLD_RANK": "mpi_rank",
-    b"RANK_ID": "rank_id",
+    RANK.encode(): "rank",
+    MPI_RANK.encode(): "mpi_rank",
+    RANK_ID.encode(): "rank_id",
     b"LOCAL_RANK": "local",
     b"OMPI_COMM_WORLD_LOCAL_RANK": "mpi_local",
     b"DEVICE_ID": "device_id",
@@ -54,7 +56,7 @@ _NUMBERS = {
     b"LOCAL_WORLD_SIZE": "local_world",
     b"OMPI_COMM_WORLD_LOCAL_SIZE": "mpi_local_world",
     # That of a session.
-    b"MUSTER_EXEC_ID": "session",
+    marks.SESSION.encode(): "session",
 }
 _RANK_NUMBERS = ("rank", "mpi_rank", "rank_id")
 _LOCAL_NUMBERS = ("local", "mpi_local", "device_id")

@@ -24,6 +24,7 @@ import anyio
 from muster.probes.calls import watched
 from muster.probes.kernel import number_lists
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.known_names import ASCEND_LOGS
 from muster.probes.library.collective_finding import LibraryFinding, LibraryVerdict, StuckCollective
 from muster.probes.library.job_files import PROC, found_file, open_within, root_of
 
@@ -92,7 +93,7 @@ def plog_source(rank: int, pid: int, start: int, uid: int, inner_pid: int, envir
     ~/ascend/log."""
     pairs = (entry.decode("utf-8", "surrogateescape").partition("=") for entry in environ)
     variables = {name: value for name, _, value in pairs}
-    folder = variables.get("ASCEND_PROCESS_LOG_PATH") or f"{variables.get('HOME') or '/root'}/ascend/log"
+    folder = variables.get(ASCEND_LOGS) or f"{variables.get('HOME') or '/root'}/ascend/log"
     try:
         timeout_s = float(variables.get("HCCL_EXEC_TIMEOUT") or EXEC_TIMEOUT_S)
     except ValueError:

@@ -201,7 +201,7 @@ def ras_address(environ: Iterable[bytes]) -> tuple[str, int]:
         return "localhost", DEFAULT_PORT
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise RasUnreachable(f"NCCL_RAS_ADDR is no HOST:PORT: {shown(address, 100)!r}")
+        raise RasUnreachable(f"NCCL_RAS_ADDR is not HOST:PORT: {shown(address, 100)!r}")
     return host.strip("[]"), int(port)
 
 
@@ -221,7 +221,7 @@ async def ask_ras(
     if target.version is None or target.version < least:
         said = "unknown" if target.version is None else ".".join(map(str, target.version))
         needed = ".".join(map(str, least))
-        raise RasUnsafe(f"NCCL {said} is not asked, since asking may crash the job; at least {needed} is needed")
+        raise RasUnsafe(f"NCCL {said} is not asked, since asking could crash the job; at least {needed} is needed")
     try:
         with anyio.fail_after(deadline_s):
             what = f"the RAS listeners of process {target.pid}"
@@ -232,7 +232,7 @@ async def ask_ras(
     except TimeoutError:
         raise RasUnreachable(f"RAS did not answer within {deadline_s:g} s") from None
     except (OSError, watched.StillHanging) as error:
-        raise RasUnreachable(f"RAS cannot be asked: {getattr(error, 'strerror', None) or error}") from None
+        raise RasUnreachable(f"cannot ask RAS: {getattr(error, 'strerror', None) or error}") from None
     found, own = answer.processes(), frozenset(pids.values())
     if not found or not found <= own:
         foreign = ", ".join(map(str, sorted(found - own)[:5]))
@@ -317,7 +317,7 @@ class _Conversation:
         try:
             greeting = await self._line(_HELLO)
             if not _GREETING.fullmatch(greeting):
-                raise RasRefused(f"what listens on the port does not greet as RAS does: {shown(greeting, 100)!r}")
+                raise RasRefused(f"what listens on the port does not answer as RAS does: {shown(greeting, 100)!r}")
             await self._check_process()
             format_set = await self._line(b"SET FORMAT json\n")
             if format_set != "OK":
@@ -348,7 +348,7 @@ class _Conversation:
                 return  # then the pids in the answer are those of this node, and tell it
             found = None
         if found is None:
-            raise RasOtherJob("RAS was answered by a process that is not known as one of the job's")
+            raise RasOtherJob("a process that does not belong to the job answered for RAS")
 
     async def _line(self, command: bytes) -> str:
         await self._stream.send(command)

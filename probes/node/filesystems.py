@@ -3,14 +3,16 @@
 import errno
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import anyio
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.kernel import mount_table
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.mount_table import MountEntry
 from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule
 from muster.probes.node.node_settings import words
 
@@ -42,7 +44,7 @@ _READ_ONLY = frozenset({"ro", "emergency_ro", "shutdown"})
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of mountinfo: where, of which type, from what, whether it cannot be written, and whether it was mounted
+    """Where something is mounted, of which type, from what, whether it cannot be written, and whether it was mounted
     to be written, and its file system became read-only: the kernel does that after an error."""
 
     path: str
@@ -52,22 +54,15 @@ class Mount:
     became_read_only: bool = False
 
 
-def parse_mounts(text: str) -> list[Mount]:
-    """The lines of /proc/self/mountinfo (proc(5)); of several on one path the last counts, as it hides the others.
-
-    Lines that are not understood are left out.
-    """
+def mounts_of(entries: Iterable[MountEntry]) -> list[Mount]:
+    """Of what is mounted; of several on one path the last counts, as it hides the others."""
     found: dict[str, Mount] = {}
-    for line in text.splitlines():
-        head, dash, tail = line.partition(" - ")
-        fields, rest = head.split(" "), tail.split(" ")
-        if dash and len(fields) >= 6 and len(rest) >= 2:
-            mounted = not _READ_ONLY.isdisjoint(fields[5].split(","))
-            system = len(rest) > 2 and not _READ_ONLY.isdisjoint(rest[2].split(","))
-            became = system and not mounted and _ON_DISK.fullmatch(rest[0]) is not None
-            path = _unescaped(fields[4])
-            found.pop(path, None)
-            found[path] = Mount(path, rest[0], _unescaped(rest[1]), mounted or system, became)
+    for one in entries:
+        mounted = not _READ_ONLY.isdisjoint(one.options)
+        system = not _READ_ONLY.isdisjoint(one.system_options)
+        became = system and not mounted and _ON_DISK.fullmatch(one.type) is not None
+        found.pop(one.path, None)
+        found[one.path] = Mount(one.path, one.type, one.source, mounted or system, became)
     return list(found.values())
 
 
@@ -113,11 +108,6 @@ async def unwritable(path: str) -> Unwritable | None:
 def is_shared(mount: Mount) -> bool:
     """Whether other nodes have it, too."""
     return _NETWORK.fullmatch(mount.type) is not None
-
-
-def _unescaped(text: str) -> str:
-    """Spaces and such are written as \\040."""
-    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), text)
 
 
 async def free(look: Look) -> list[CheckResult]:
@@ -249,7 +239,7 @@ def judge_share(mount: Mount, answer: str, look: Look) -> CheckResult:
 
 def mounts_here(proc: Path = Path("/proc")) -> list[Mount]:
     """What is mounted where this process is. Raises OSError."""
-    return parse_mounts((proc / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape"))
+    return mounts_of(mount_table.read(proc))
 
 
 def _free_applies(look: Look) -> str:

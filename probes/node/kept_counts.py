@@ -1,7 +1,7 @@
-"""What is counted over hours, kept over a restart of the daemon: error codes of Ascend cards, interruptions of links.
+"""Counts over hours that survive a restart of the daemon: error codes of Ascend cards, interruptions of links.
 
-Times are seconds since the boot. What was counted before a reboot is as old as the wall clock says; the state of a port
-and the counter of an interface begin anew with a boot.
+Times are seconds since the boot. A count from before a reboot is as old as the wall clock says; the state of a port and
+the counter of an interface start again with a boot.
 """
 
 from collections.abc import Iterable

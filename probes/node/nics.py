@@ -15,7 +15,7 @@ from muster.probes.node.node_settings import words
 
 CHECK = NodeCheck(
     "nic",
-    "links of the network adapters stay up, and make few errors",
+    "links of the network adapters stay up, and have few errors",
     60.0,
     (Code.NIC_FLAPPING, Code.NIC_LINK_ERRORS),
 )
@@ -70,7 +70,7 @@ def _judge(say: About, nic: Nic, look: Look) -> CheckResult:
         grows = rate((CHECK.item, nic.name, "errors")).note(nic.errors, look.now, _WINDOW_S) or 0.0
         if grows > s.nic_errors_per_minute:
             threshold = f"at most {s.nic_errors_per_minute:g} a minute"
-            return say.found(Code.NIC_LINK_ERRORS, f"its link makes {grows:.0f} errors a minute", observed, threshold)
+            return say.found(Code.NIC_LINK_ERRORS, f"its link has {grows:.0f} errors a minute", observed, threshold)
     return say.ok("its link is steady", observed)
 
 

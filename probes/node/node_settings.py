@@ -1,10 +1,10 @@
 """The settings of the node checks. Where a default comes from another product, a comment names it;
-docs/concepts/node-health.md has the reasons."""
+docs/concepts/check-measurements.md has the reasons."""
 
 import re
 
 from muster.probes.kernel.dataclass import dataclass
-from muster.probes.settings import Settings, setting
+from muster.probes.settings import Settings, percent, setting
 
 _LOOKS = 1000
 _HEX = re.compile(r"(?:0[xX])?[0-9A-Fa-f]{1,9}")
@@ -51,24 +51,20 @@ def _looks(default: int, help: str) -> int:
     return setting(default, help, least=1, most=_LOOKS)
 
 
-def _percent(default: float, help: str) -> float:
-    return setting(default, help, most=100)
-
-
 @dataclass(frozen=True, slots=True)
 class NodeSettings(Settings):
-    """The checks of the node, which run all the time. [node-health.md](concepts/node-health.md) describes each."""
+    """The checks of the node, which run all the time. docs/concepts/check-measurements.md describes each."""
 
     look_deadline_s: float = setting(
         10.0, "A check that gives no answer within this time is UNKNOWN.", above=0, most=3600
     )
-    skip: str = _names("", "Checks that do not run.")
+    skip: str = _names("", "Checks that muster does not run.")
     looks_in_a_row: int = _looks(3, "Looks in a row that must agree before a noisy reading counts.")
 
     expected_cards: int = setting(
         0,
         "Cards that the node must have, with or without a driver. 0: those that it had "
-        "([node-health.md](concepts/node-health.md#of-the-node-and-its-cards)).",
+        "([What the checks measure: cards](concepts/check-measurements.md#cards)).",
     )
     # The numbers of Azure's AzNHC.
     ecc_sram_corrected_max: int = setting(
@@ -124,7 +120,7 @@ class NodeSettings(Settings):
 
     npu_ignore: str = _hex_numbers("Error codes of Ascend cards that are only recorded.")
     npu_reset: str = _hex_numbers("Error codes of Ascend cards after which the card must be reset.")
-    npu_isolate: str = _hex_numbers("Error codes of Ascend cards with which the card is to get no job.")
+    npu_isolate: str = _hex_numbers("Error codes of Ascend cards with which a card gets no job.")
 
     # gpud's.
     ib_down_s: float = setting(240.0, "An InfiniBand port that was down for this long counts as down.")
@@ -149,17 +145,17 @@ class NodeSettings(Settings):
     disk_paths: str = _paths(
         "/", "File systems that are watched. Those of the state, log and run folders are always watched."
     )
-    disk_free_percent: float = _percent(10.0, "Space and inodes that must be free on a watched file system.")
+    disk_free_percent: float = percent(10.0, "Space and inodes that must be free on a watched file system.")
     mounts: str = _paths("", "Mount points that must exist, read-write unless written as `/path:ro`.")
     nfs_timeout_s: float = setting(5.0, "A network file system must answer within this time.", above=0, most=3600)
     nfs_looks: int = _looks(5, "Looks in a row without an answer after which a network file system hangs.")
 
     d_state_looks: int = _looks(5, "A process in state D in this many looks in a row is stuck.")
     zombies_max: int = setting(1000, "Zombies, at most.")
-    pids_warn_percent: float = _percent(80.0, "Process numbers in use from which on the node is WARN.")
-    pids_critical_percent: float = _percent(95.0, "Process numbers in use from which on the node is CRITICAL.")
-    fd_warn_percent: float = _percent(80.0, "Open files in use from which on the node is WARN.")
-    fd_critical_percent: float = _percent(95.0, "Open files in use from which on the node is CRITICAL.")
+    pids_warn_percent: float = percent(80.0, "Process numbers in use from which on the node is WARN.")
+    pids_critical_percent: float = percent(95.0, "Process numbers in use from which on the node is CRITICAL.")
+    fd_warn_percent: float = percent(80.0, "Open files in use from which on the node is WARN.")
+    fd_critical_percent: float = percent(95.0, "Open files in use from which on the node is CRITICAL.")
 
     def numbers(self, name: str) -> frozenset[int]:
         """The numbers of a list."""

@@ -1,5 +1,5 @@
-"""Error codes of Ascend chips that are bearable once and not again and again: mind-cluster takes such a chip out of
-service until an operator lets it back in (its faultCustomization.json, 30473f5)."""
+"""Error codes of Ascend chips that are harmless once but not several times a day: mind-cluster then takes the chip out
+of service until an operator returns it (its faultCustomization.json, 30473f5)."""
 
 import math
 from collections import deque
@@ -8,8 +8,8 @@ from dataclasses import field
 
 from muster.probes.kernel.dataclass import dataclass
 
-#: In seconds: the window in which occurrences are counted; a code that is there again after a shorter gap was never
-#: gone, as a look and an event may tell of the same.
+#: In seconds: the window in which occurrences are counted; and the gap below which a code that comes back was never
+#: away, because a look and an event may report the same one.
 WINDOW_S, GAP_S = 86_400.0, 65.0
 _TWICE = (
     0x80C98000, 0x80B78000, 0x80B58000, 0x80A18008, 0x80A38008, 0x80A58008, 0x80B98000, 0x80B98008, 0x80BB8000,

@@ -64,10 +64,11 @@ async def zombies(look: Look) -> list[CheckResult]:
 def judge_zombies(count: int, parents: Sequence[tuple[int, str, int]], most: int) -> CheckResult:
     """`parents`: pid, name and number of zombies of the processes with the most."""
     say, observed, threshold = About(ZOMBIES.item), f"{count} zombies", f"at most {most}"
+    ended = f"{count} processes have ended but were" if count != 1 else "1 process has ended but was"
     if not most or count <= most:
-        return say.ok(f"{count} processes have ended but were not reaped", observed, threshold)
+        return say.ok(f"{ended} not reaped", observed, threshold)
     whose = ", ".join(f"{name} (pid {pid}) has {n}" for pid, name, n in parents)
-    return say.found(Code.ZOMBIES, f"{count} processes have ended but were not reaped: {whose}", observed, threshold)
+    return say.found(Code.ZOMBIES, f"{ended} not reaped: {whose}", observed, threshold)
 
 
 async def pids(look: Look) -> list[CheckResult]:

@@ -1,4 +1,4 @@
-"""What several results together mean: is a condition still so, and how people want to read them."""
+"""What several results mean together: whether a condition still holds, and the order in which people read them."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Processes with the same stack, put together: with one rank among hundreds that is elsewhere, that one is the news."""
+"""Groups processes with the same stack: if one rank among hundreds is elsewhere, that is the one to look at."""
 
 import re
 from collections import Counter, defaultdict
@@ -116,7 +116,8 @@ def _lines(source: str, owners: Sequence[ProcessStacks]) -> tuple[str, ...]:
 
 
 def _python_lines(owners: Sequence[ProcessStacks]) -> list[str]:
-    """The telling thread as it was in the first, and the other threads that are the same in all."""
+    """The thread that shows what the process waits for, as in the first process, and the other threads that all of them
+    have in common."""
     first = owners[0]
     thread, main = telling(first), main_thread(first)
     assert thread is not None
@@ -135,7 +136,7 @@ def _python_lines(owners: Sequence[ProcessStacks]) -> list[str]:
         lines += [f"    {frame}" for frame in _shown(first, other)]
     apart = sum(number for count in counts for held, number in count.items() if held not in common)
     if apart:
-        lines += ["", f"{apart} other Python threads are not the same in all of these: look at one rank alone"]
+        lines += ["", f"{apart} other Python threads differ between these processes: show one rank with --rank"]
     return lines
 
 
@@ -155,16 +156,16 @@ def _state(process: ProcessStacks) -> str:
         "D": "waits in the kernel and cannot be killed (D)",
         "T": "is stopped by a signal (T)",
         "t": "is stopped by a debugger (t)",
-        "Z": "has ended and is not waited for (Z)",
+        "Z": "has ended, and its parent has not reaped it (Z)",
         "I": "is idle (I)",
-        "?": process.trouble or "its state is not told",
+        "?": process.trouble or "its state is unknown",
     }
     where = f" in {main.wchan}" if main is not None and main.wchan else ""
     return words.get(state, f"is in state {state}") + where
 
 
 def _tasks(owners: Sequence[ProcessStacks]) -> list[str]:
-    """The threads that are not shown above, as many together as are alike, where all owners have the same."""
+    """The threads that are not shown above, equal ones counted; none where the owners differ."""
     counted = [_tally(owner) for owner in owners]
     if not counted[0] or any(tally != counted[0] for tally in counted):
         return []

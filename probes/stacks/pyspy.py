@@ -116,7 +116,7 @@ def shortened(frames: tuple[str, ...]) -> tuple[str, ...]:
         return frames
     left_out = len(frames) - MAX_FRAMES + 1
     inner = MAX_FRAMES - 1 - _OUTERMOST
-    return (*frames[:inner], f"({left_out} frames are left out)", *frames[-_OUTERMOST:])
+    return (*frames[:inner], f"({left_out} frames are not shown)", *frames[-_OUTERMOST:])
 
 
 def _message(stderr: str) -> str:

@@ -46,6 +46,7 @@ class WaitKind(enum.StrEnum):
     LOADER = "loader"
     CHECKPOINT = "checkpoint"
     COMPILER = "compiler"
+    LOCK_FILE = "lock_file"
     PROMPT = "prompt"
     LOCK = "lock"
     SLEEP = "sleep"
@@ -70,6 +71,7 @@ WORDS = {
     WaitKind.LOADER: "waits for data",
     WaitKind.CHECKPOINT: "saves or loads a checkpoint",
     WaitKind.COMPILER: "compiles",
+    WaitKind.LOCK_FILE: "waits for a lock file (its process may have been killed)",
     WaitKind.PROMPT: "waits at a prompt",
     WaitKind.LOCK: "waits",
     WaitKind.SLEEP: "sleeps",
@@ -170,6 +172,8 @@ _FILES: tuple[tuple[str, WaitKind], ...] = (
     ("torch/_inductor/", WaitKind.COMPILER),
     ("torch/_dynamo/convert_frame.py", WaitKind.COMPILER),
     ("triton/", WaitKind.COMPILER),
+    ("torch/utils/file_baton.py", WaitKind.LOCK_FILE),
+    ("filelock/", WaitKind.LOCK_FILE),
     ("torch/utils/cpp_extension", WaitKind.COMPILER),
     ("ipykernel/", WaitKind.PROMPT),
     ("IPython/", WaitKind.PROMPT),
@@ -236,6 +240,8 @@ _COMPUTING_NAMES = (
     *("evaluat", "validat", "metric", "score", "tokeniz", "preprocess", "prepare_data", "load_data", "build_index"),
     *("build_sample", "build_vocab", "compile"),
 )
+#: Kinds of libraries' frames that count wherever they are in a stack, the innermost first.
+_BELOW = frozenset({WaitKind.CHECKPOINT, WaitKind.LOADER, WaitKind.COMPILER, WaitKind.LOCK_FILE})
 #: By the kernel's function, at a line of the program itself.
 _KERNEL = (
     ("futex", WaitKind.LOCK),
@@ -254,9 +260,10 @@ def place(stack: RankStack) -> WaitPlace:
     line = next((frame for frame in stack.frames if _of_library(frame) is None), "")
     if stuck := {"T": WaitKind.STOPPED, "t": WaitKind.TRACED, "D": WaitKind.BLOCKED}.get(stack.state):
         return WaitPlace(stuck, "", line or stack.wchan)
-    # What a program's own line does below a save, a load or a compiler is part of that: a slow file, a retry.
+    # What a program's own line does below a save, a load or a compiler is part of that: a slow file, a retry. That it
+    # waits there for another process to be done says more.
     for frame in stack.frames:
-        if (kind := _of_library(frame)) in (WaitKind.CHECKPOINT, WaitKind.LOADER, WaitKind.COMPILER):
+        if (kind := _of_library(frame)) in _BELOW:
             return WaitPlace(kind, frame.partition(" (")[0], line)
     for frame in stack.frames:
         kind = _of_library(frame)

@@ -47,6 +47,9 @@ _DEADLINES = {
 _AGAIN = {
     "Start": "with `spec.job_id`, always: the same spec gives the same job. Without, never",
     "Delete": "yes; the second answer is NOT_FOUND",
+    "ClearConditions": "yes; the second answer is NOT_FOUND, unless the condition came back",
+    "AcceptCards": "yes; the second answer is NOT_FOUND where `cards` names them",
+    "CancelReset": "yes; the second answer is FAILED_PRECONDITION",
     "Exec": "`attach` yes, with the offsets that were received; `start` never: attach to the session instead",
     "RunCommand": "no: it runs the command each time",
     "ResetCard": "no: it resets the card each time",

@@ -13,10 +13,11 @@ _RECORDED = Path(__file__).with_name("recorded.json")
 _HEAD = """# {service}
 
 {about} Each call with what it needs, and with a request and its answer as a daemon gave it, in protobuf's JSON form.
-[rpcs.md](../rpcs.md) has what is true of every call, [{proto}](../../../proto/muster/v1/{proto}) each field.
+[Calls of the API](../rpcs.md) has what is true of every call, [{proto}](../../../proto/muster/v1/{proto}) each field.
 
 `make docs` writes this page; `python -m scripts.api.record` makes the calls again. The daemon's folder is shown as
-`/srv/node`. Long texts end in `…`; what is not set is not sent.
+`/srv/node`. Long texts end in `…`. A field that is not set is not sent; nor is 0, false or an empty text, unless the
+field is `optional`.
 """
 
 

@@ -11,7 +11,7 @@ _HEAD = """# Sequences
 
 What client and daemon say to each other in four cases, as it was recorded from a real daemon: `>` the client sends, `<`
 the daemon answers, and only the fields that matter here are shown. `muster.client` does all of this by itself
-([clients.md](../../guides/clients.md)); a client in another language does the same.
+([Clients](../../guides/clients.md)); a client in another language does the same.
 
 `make docs` writes this page; `python -m scripts.api.record` records it again.
 """

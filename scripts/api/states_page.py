@@ -14,7 +14,8 @@ Which state follows which. `make docs` writes this page and the picture from the
 ![The states of a job, as the table below has them]({PICTURE})
 
 The four states on the right are final. `Job.state` has the prefix `JOB_STATE_`. An event `job.*` tells each change
-([events.md](../events.md)); [schedulers.md](../../guides/schedulers.md#from-start-to-end) says what happens meanwhile.
+([Events](../events.md)). What happens meanwhile:
+[A scheduler on the API: from start to end](../../guides/schedulers.md#from-start-to-end).
 
 """
 _LIVE = [state for state in State if not state.final]

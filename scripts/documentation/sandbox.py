@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.fakes import build
 from tests.fakes.cards import FakeCards
 
 CHECKOUT = Path(__file__).parents[2]
@@ -39,6 +40,8 @@ ulimits = "never"
 disk_free_percent = 0
 [health]
 skip = "ib,nic,disk-free,mounts,nfs,d-state,zombies,pids,file-descriptors,kernel-log,storage,kernel,memory-errors,oom"
+[active]
+seconds = 0.01
 """
 #: Roots that the pages use.
 NODE, STARTED = "node", "muster-node"
@@ -108,9 +111,11 @@ class Sandbox:
         return text
 
     def add_cards(self) -> None:
-        """Eight fake cards for the daemon and the shell, in ~/cards."""
+        """Eight fake cards for the daemon and the shell, in ~/cards, with a libcuda and an nvidia-smi."""
         with FakeCards.make(self.home / "cards", "nvidia", 8) as cards:
-            self.env |= cards.env
+            cards.install_nvidia_smi()
+            shutil.copy(build.library("cuda"), cards.folder)
+            self.env |= {**cards.env, "PATH": f"{cards.folder / 'bin'}:{self.env['PATH']}"}
 
     def start_daemon(self, config: str = "") -> None:
         """Starts the daemon on ~/node, with more of a configuration, and returns once it answers."""

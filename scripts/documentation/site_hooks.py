@@ -1,4 +1,4 @@
-"""Hooks of MkDocs (mkdocs.yml): the navigation, and links that lead out of docs/.
+"""Hooks of MkDocs (mkdocs.yml): the navigation, links that lead out of docs/, and a defect of the search.
 
 docs/README.md is the one list of pages: its headings and tables are the navigation. Pages link to files of the
 repository outside of docs/ (a script, a unit, ARCHITECTURE.md); the site has these below `repository/`, so that every
@@ -23,6 +23,12 @@ _INDEX = "README.md"
 _FENCE = re.compile(r"(^ *(?:```|~~~).*?^ *(?:```|~~~)\s*$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`[^`\n]+`")
+#: In the script of the search: the name of a state of its automaton of words, which is a character and the number of
+#: the next state, for each character. Without a mark between them, a1 and 23 read as a12 and 3: where words have digits
+#: (node1, node12), two states became one, and the search for `node` found nothing.
+_STATE_NAME, _MARKED_STATE_NAME = "e=e+s+o.id}return e}", 'e=e+s+o.id+","}return e}'
+#: Code with a word that may break in a cell of a table.
+_LONG = re.compile(r"<code>(?=[^<]*[^<\s]{20})")
 
 
 def _root(config: MkDocsConfig) -> Path:
@@ -86,6 +92,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return _CODE.sub(lambda match: match[0].replace("\\|", "|"), _LINK.sub(moved, text))
 
     return "".join(part if number % 2 else mended(part) for number, part in enumerate(_FENCE.split(markdown)))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Marks code with long words, for site.css."""
+    return _LONG.sub('<code class="long">', html)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Mends the script of the search. Raises ValueError where it is another one than this was written for."""
+    (script,) = Path(config.site_dir).glob("assets/javascripts/workers/search.*.min.js")
+    text = script.read_text(encoding="utf-8")
+    if text.count(_STATE_NAME) != 1:
+        raise ValueError(f"{script}: lacks {_STATE_NAME!r}: see whether its search finds `node`, and adapt {__file__}")
+    script.write_text(text.replace(_STATE_NAME, _MARKED_STATE_NAME), encoding="utf-8")
 
 
 def _targets(root: Path, folder: str, text: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.remains import Remains
 from muster.supervisors.job.stop_causes import StopCauses
 from muster.supervisors.launch.hardening import private_tmp
-from muster.supervisors.model import node_ends, restart, verdict
+from muster.supervisors.model import node_ends, rank_ends, restart, verdict
 from muster.supervisors.model.job_logs import fifo_of, log_of
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.staging_progress import OUTPUTS
@@ -48,10 +48,10 @@ class AttemptEnd:
         """Whether to wait a moment, now that nothing of the attempt is left: for what kernel and driver say of the
         cards, before a failure is judged; for the stop that belongs to a signal which the ranks have got themselves."""
         job = self._context.job
-        failed = verdict.first_failure(job) is not None and hardware.may_speak(job)
+        failed = rank_ends.first_failure(job) is not None and hardware.may_speak(job)
         if failed and not hardware.fault(job, self._context.root.faults) and self._settles(hardware.SETTLE_S):
             return True
-        return verdict.stop_may_come(job, self._escalation.signal_up) and self._settles(verdict.STOP_SETTLE_S)
+        return rank_ends.stop_may_come(job, self._escalation.signal_up) and self._settles(rank_ends.STOP_SETTLE_S)
 
     def _settles(self, seconds: float) -> bool:
         """Whether the last rank has ended less than so long ago; it is looked again then."""
@@ -78,9 +78,9 @@ class AttemptEnd:
     def reached(self) -> tuple[State, Verdict]:
         """How the ranks' ends are judged."""
         job, root = self._context.job, self._context.root
-        first = verdict.first_failure(job)
+        first = rank_ends.first_failure(job)
         last: tuple[str, ...] = ()
-        if (whose := first or verdict.ended_service(job)) is not None:
+        if (whose := first or rank_ends.ended_service(job)) is not None:
             last = tee.tail(log_of(root, self._context.spec.job_id, job, whose).path)
         return verdict.reach(job, first, last, hardware.fault(job, root.faults))
 
@@ -99,7 +99,7 @@ class AttemptEnd:
         elif after := steps.after(spec, job, state, stuck=self._remains.stuck):
             self._ledger.commit({"kind": Kind.CONCLUDED, "state": state, "verdict": _fields(end), "after": after})
             if self._remains.stuck:  # they may still write what would be copied
-                self.step_over("outputs: were not copied: processes of the job are left, which cannot be killed")
+                self.step_over("outputs: not copied: processes of the job that cannot be killed are left")
         else:
             self.end(state, end)
         self._remains.over_at = 0.0

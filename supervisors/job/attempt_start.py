@@ -13,7 +13,7 @@ from muster.supervisors.launch import card_numbers, environment, spawning
 from muster.supervisors.launch.child import Account, ProcessSpec
 from muster.supervisors.launch.creation.underway import Underway, Waiting
 from muster.supervisors.launch.modes import boot
-from muster.supervisors.model import verdict
+from muster.supervisors.model import rank_ends, verdict
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import Kind, StopCause
@@ -97,7 +97,7 @@ class RankStart:
                 self._ends.take_back()
             raise
         for service in job.services:
-            context.output.say(f"{verdict.service_name(service)}: begins")
+            context.output.say(f"{rank_ends.service_name(service)}: begins")
 
     def _changes(self, builder: spawning.ProcessBuilder) -> environment.Changes:
         if not self._context.spec.pre_start:
@@ -152,8 +152,9 @@ class AttemptStart:
         cgroup, trouble = make_cgroup(context.root, spec.job_id)
         wanted = self._limits()
         v1_cgroups = job_limits.make_folders(name_of(context.root, spec.job_id), wanted.wanted())
-        kills = oom.kills(v1_cgroups.get("memory", cgroup))
-        preparing = {"kind": Kind.PREPARING, "attempt": job.attempt, "cgroup": cgroup, "oom_kills": kills}
+        own = v1_cgroups.get("memory", cgroup)
+        preparing = {"kind": Kind.PREPARING, "attempt": job.attempt, "cgroup": cgroup, "oom_kills": oom.kills(own)}
+        preparing |= {} if own else {"oom_kills_around": oom.kills_around()}
         preparing |= {"v1_cgroups": v1_cgroups} if v1_cgroups else {}
         context.ledger.commit(preparing | counted, sync=False, tell=False)
         context.containment.renew(cgroup)
@@ -161,6 +162,8 @@ class AttemptStart:
         try:
             account = Account.of(spec.user)
             context.output.open_job((account.uid, account.gid))
+            if job.unchecked and not (job.past or job.takeovers):
+                context.output.say(f"pre-check: left out: {job.unchecked}")
             if said:
                 context.output.say(said)
             context.warn(job_limits.set_limits(cgroup, v1_cgroups, wanted))

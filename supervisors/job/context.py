@@ -97,7 +97,7 @@ class JobContext:
 
     @property
     def spec(self) -> JobSpec:
-        """With what was found beside the boot file of the code that was copied; what was given wins."""
+        """With what was found beside the boot file; what was given wins."""
         found = {name: path for name, path in self.job.beside.items() if not getattr(self.given, name)}
         return replace(self.given, **found) if found else self.given  # type: ignore[arg-type]  # both are paths
 

@@ -6,17 +6,17 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from muster.probes.kernel import process
 from muster.supervisors.launch import child
-from muster.supervisors.model import verdict
+from muster.supervisors.model import rank_ends
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.staging_progress import STEPS, StagingProgress
 from muster.supervisors.model.states import Kind, Outcome
 from muster.supervisors.paths import JobPaths
-from muster.supervisors.system import oom
+from muster.supervisors.system import cgroups, oom
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.wire.link import NurseryLink
 
@@ -69,8 +69,13 @@ class Ends:
         self._note()
         self._found.update(self._readable)
 
+    @property
+    def found(self) -> Set[int]:
+        """Ranks that had ended before they were watched."""
+        return self._found
+
     def collect(self, before: Callable[[], object], *, look: bool = False) -> list[int]:
-        """Records how ranks ended, in the order in which the kernel reported it (`verdict.first_failure` goes by it).
+        """Records how ranks ended, in the order in which the kernel reported it (`rank_ends.first_failure` goes by it).
         They are waited for (`reap`) once that is on disk; until then they stay zombies with their status.
 
         `before` is called once it is known which of them have ended, and before one is judged: it learns of what may
@@ -190,7 +195,7 @@ class Ends:
             detail = told.error if told is not None and status else ""
         if status is None:
             detail = "it ended while neither its supervisor nor the nursery was running"
-        outcome = verdict.outcome(self._ledger.job, rank.rank, status, unborn=entry is not None)
+        outcome = rank_ends.outcome(self._ledger.job, rank.rank, status, unborn=entry is not None)
         if outcome is Outcome.SIGNALLED and status is not None and os.WTERMSIG(status) == signal.SIGKILL:
             outcome, detail = self._who_killed(rank)
         limit = 0
@@ -224,16 +229,24 @@ class Ends:
         if self._killed_others():
             how = "the kernel killed a process of the job: out of memory"
             return Outcome.OUT_OF_MEMORY, how + self._of_limit()
-        return (
-            Outcome.SIGNALLED,
-            "muster did not send it; the kernel may have run out of memory, but its log cannot be read",
-        )
+        if self._killed_around():
+            limit = oom.limit_reached(str(cgroups.around("memory")))
+            at = f", at its limit of {limit >> 20} MiB" if limit else ""
+            return Outcome.OUT_OF_MEMORY, f"the kernel killed a process of the cgroup around the job: out of memory{at}"
+        return Outcome.SIGNALLED, f"muster did not send it; {_out_of_memory_around()}"
 
     def _killed_others(self) -> bool:
         """Whether the kernel has killed more processes of the job in this attempt than are known to be ranks."""
         job = self._ledger.job
-        counted = sum(r.outcome is Outcome.OUT_OF_MEMORY for r in job.ranks)
-        return bool(job.memory_cgroup) and oom.kills(job.memory_cgroup) - job.oom_kills > counted
+        return bool(job.memory_cgroup) and oom.kills(job.memory_cgroup) - job.oom_kills > self._counted()
+
+    def _killed_around(self) -> bool:
+        """The same of the cgroup around a job that has none of its own: of a container, say."""
+        before = self._ledger.job.oom_kills_around
+        return before is not None and oom.kills_around() - before > self._counted()
+
+    def _counted(self) -> int:
+        return sum(rank.outcome is Outcome.OUT_OF_MEMORY for rank in self._ledger.job.ranks)
 
     def _memory_below(self) -> tuple[int, str]:
         """The job's memory limit, and what the kernel did, where it killed a process that is no rank because the limit
@@ -263,3 +276,16 @@ class Ends:
         if used:
             with contextlib.suppress(OSError):
                 self._ledger.commit(*used, sync=False, tell=False)
+
+
+def _out_of_memory_around() -> str:
+    """What is known of the kernel where its log cannot be read: it counts for the cgroup around the job, a container's
+    or a session's. That need not have been this job's process, nor now."""
+    around = cgroups.around("memory")
+    count = oom.kills(str(around)) if around is not None else 0
+    if not count:
+        return "the kernel may have run out of memory, but its log cannot be read"
+    limit = oom.limit_reached(str(around))
+    at = f", at its limit of {limit >> 20} MiB" if limit else ""
+    processes = "1 process" if count == 1 else f"{count} processes"
+    return f"the kernel, whose log cannot be read, has killed {processes} of {around} so far: out of memory{at}"

@@ -17,7 +17,7 @@ from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.remains import Remains
 from muster.supervisors.job.stop_order import SAME_S, StopOrder, unrecorded
 from muster.supervisors.launch.service_processes import of_services
-from muster.supervisors.model import node_ends, verdict
+from muster.supervisors.model import node_ends, rank_ends
 from muster.supervisors.model.states import SERVICE, STEP, Kind, StopCause, log_owner
 from muster.supervisors.system.ladder import KILL_WAIT_S, Climb
 
@@ -65,7 +65,7 @@ class Escalation:
         up = now if up is None else min(up, now)
         left = sum(grace) - (now - up)
         stop = {"cause": cause, "by": by, "reason": reason, "steps": grace, "up": up}
-        if cause is StopCause.REQUESTED and self.signal_up and now - self.signal_up <= verdict.SAME_SIGNAL_S:
+        if cause is StopCause.REQUESTED and self.signal_up and now - self.signal_up <= rank_ends.SAME_SIGNAL_S:
             stop["signal_up"] = self.signal_up
         if hung is not None:
             stop["hung"] = dict(hung)
@@ -157,7 +157,7 @@ class Escalation:
         job = self._context.job
         number = node_ends.signal_of(job.stop.cause) if job.stop is not None else 0
         for rank in job.ranks if number else ():
-            if rank.role.startswith("mpi-") and rank.outcome is None and rank.pid:
+            if rank.of_mpi and rank.outcome is None and rank.pid:
                 process.send(rank.pid, rank.start, number)
 
     def end_services(self) -> None:

@@ -175,7 +175,7 @@ class RankGang:
             return False
         trouble = self._step.close()
         if steps.is_taken_up(self._job) and (self._job.concluded is not None or self._job.stop is None):
-            self._output.say(f"{self._job.step_name}: is taken up again")
+            self._output.say(f"{self._job.step_name}: continues")
             self._remains.look()  # for where it cannot be started at this moment
             return self._run_after() if self._job.concluded is not None else self._go_on()
         if self._job.concluded is not None:

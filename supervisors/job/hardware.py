@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from muster.probes.kernel import process
+from muster.probes.kernel.known_names import ASCEND, NVIDIA, device_node
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.system import trust
 
-#: Device nodes of cards by their kind, for journals that do not tell them.
-NODES = {"nvidia": "/dev/nvidia{}", "ascend": "/dev/davinci{}"}
 #: Seconds after the end of a rank in which kernel log and driver may still say why: a card that is lost breaks its rank
 #: before its Xid is read.
 SETTLE_S = 1.0
@@ -27,7 +26,7 @@ _MAX_TOLD = 4
 
 def may_speak(job: Job) -> bool:
     """Whether anybody watches hardware of this job."""
-    return bool(job.cards) and job.card_kind in NODES
+    return bool(job.cards) and job.card_kind in (NVIDIA, ASCEND)
 
 
 def fault(job: Job, faults: Path) -> str:
@@ -39,9 +38,8 @@ def fault(job: Job, faults: Path) -> str:
 
 def gone(card_kind: str, cards: Sequence[int], nodes: dict[int, str] | None) -> list[str]:
     """A sentence if device nodes of the job's cards were removed."""
-    if nodes is None:
-        name = NODES.get(card_kind)
-        nodes = {card: name.format(card) for card in cards} if name else {}
+    if nodes is None:  # the journal does not tell them
+        nodes = {card: f"/dev/{name}" for card in cards if (name := device_node(card_kind, card))}
     missing = [nodes[card] for card in cards if nodes.get(card) and not os.path.exists(nodes[card])]
     return [f"{', '.join(missing)}: the card no longer exists"] if missing else []
 

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 
-from muster.supervisors.model import node_ends, verdict
+from muster.supervisors.model import node_ends, rank_ends, verdict
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
 from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.spec import (
@@ -35,16 +35,17 @@ SERVICE_START_S = 1.0
 
 #: What to do about a copy that failed, by its exit code: sysexits' "cannot create" and "temporary failure" (stage.py).
 _AFTER_COPY = {
-    73: ("RETRY_ELSEWHERE", "this node has no room for what is to be copied"),
-    75: ("RETRY_HERE", "the other side did not answer; a copy goes on where it broke off"),
+    73: ("RETRY_ELSEWHERE", "this node has too little space for the copy"),
+    75: ("RETRY_HERE", "the server did not answer; another run continues the copy where it stopped"),
 }
-_AFTER_TIME = "RETRY_HERE", "the copy took longer than staging_timeout; another one goes on where this one was"
+_AFTER_TIME = "RETRY_HERE", "the copy took longer than staging_timeout; another run continues it where it stopped"
 
 #: $0: the script, read into this very shell, so that its exports can be read. No variable and no argument of ours
 #: is in its way, it may end by itself or set a trap of its own, and its status is the step's unless we fail.
 _SOURCE = """set --; trap {trap} EXIT; . "$0"
 case $? in 0) {keep};; *) exit $?;; esac"""
-_KEEP = "command -p env -0 >|{out}"
+#: bash 5.3 sets BASH_TRAPSIG while a trap runs, which `set -a` would export.
+_KEEP = "command -p env -0 -u BASH_TRAPSIG >|{out}"
 _RUN = r"""
 import os, runpy, sys
 script, out = sys.argv[1:3]
@@ -182,7 +183,7 @@ def succeeded(step: Rank) -> bool:
 
 def failure(job: Job, step: Rank, trouble: str, last_lines: tuple[str, ...]) -> tuple[State, Verdict]:
     """Of a job whose step before the ranks failed. `trouble`: which one, and how."""
-    code = verdict.shell_code(step.status) if step.status else verdict.OWN_FAILURE
+    code = rank_ends.shell_code(step.status) if step.status else rank_ends.OWN_FAILURE
     advice = "FAIL", "the job's own preparation failed, and no fault of the node is known"
     if step.role in STEPS:
         advice = _AFTER_COPY.get(code, advice)
@@ -198,5 +199,5 @@ def undelivered(state: State, end: Verdict, trouble: str) -> tuple[State, Verdic
     if state is not State.SUCCEEDED:
         return state, end
     reason = "the ranks succeeded, so another run would compute the same again: copy the outputs from this node"
-    summary = f"{end.summary}, and the outputs were not delivered: {trouble}; muster removes nothing of them"
-    return State.FAILED, Verdict(verdict.OWN_FAILURE, summary, recommendation="FAIL", recommendation_reason=reason)
+    summary = f"{end.summary}, and the outputs were not delivered: {trouble}; muster keeps them"
+    return State.FAILED, Verdict(rank_ends.OWN_FAILURE, summary, recommendation="FAIL", recommendation_reason=reason)

@@ -10,7 +10,7 @@ from muster.supervisors.job.context import JobContext
 from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.step_run import StepRun
 from muster.supervisors.job.steps import STEP_GRACE_S
-from muster.supervisors.model import verdict
+from muster.supervisors.model import rank_ends
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import MAX_GRACE_S
 from muster.supervisors.model.states import State, StopCause
@@ -123,7 +123,7 @@ class StopCauses:
         job = self._context.job
         if job.stop is not None:
             return
-        first = verdict.first_failure(job)
+        first = rank_ends.first_failure(job)
         if first is not None:
             reason = f"it {endings.describe(first.status)}"
             self._escalation.begin(StopCause.RANK_FAILED, f"rank {first.rank}", reason)
@@ -135,10 +135,10 @@ class StopCauses:
     def of_services(self) -> None:
         """A stop where a service has ended and a rank is left, or is still to come, that would run without it."""
         job = self._context.job
-        service = verdict.ended_service(job)
+        service = rank_ends.ended_service(job)
         ranks_over = job.spawned and all(rank.outcome is not None for rank in job.ranks)
         if service is not None and job.stop is None and not ranks_over:
-            name = verdict.service_name(service)
+            name = rank_ends.service_name(service)
             self._escalation.begin(StopCause.SERVICE_ENDED, name, f"it {endings.describe(service.status)}")
 
     def of_leftovers(self, left: list[Stat]) -> None:

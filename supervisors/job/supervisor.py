@@ -11,14 +11,15 @@ from muster.supervisors.job.gang import RankGang
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.model.spec import JobSpec
-from muster.supervisors.paths import Root
+from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import AlreadySupervised, SupervisionError, Untrusted
-from muster.supervisors.system import lock
+from muster.supervisors.system import lock, trust
 from muster.supervisors.system.urgency import prefer_session
 from muster.supervisors.wire import messages
 from muster.supervisors.wire.messages import MAX_TOLD
 
-#: How a supervisor leaves: the job has ended; another one has the job; the job's files cannot be worked with.
+#: How a supervisor leaves: the job has ended, or was never recorded; another one has the job; the job's files cannot be
+#: worked with.
 DONE, BUSY, UNUSABLE = 0, 3, 4
 
 
@@ -33,8 +34,9 @@ def explain(error: BaseException) -> str:
     return text[-MAX_TOLD:]
 
 
-def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
-    """Runs a job to its end; `sock` leads to the nursery, `owned` as there. Returns the exit status for this process.
+def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool, folder: str = "") -> int:
+    """Runs a job to its end; `sock` leads to the nursery, `owned` as there. `folder`: see `_is_recorded`. Returns the
+    exit status for this process.
 
     Raises OSError where the job's files cannot be read or written: the nursery then tries again.
     """
@@ -44,6 +46,8 @@ def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
         # Nothing but the job's end or a SIGKILL ends a supervisor; jobs are stopped over the control socket.
         signal.signal(number, signal.SIG_IGN)
     paths = root.job(job_id)
+    if folder and not _is_recorded(root, paths, folder):
+        return DONE
     try:
         held = lock.take(paths.lock, paths.folder)
     except AlreadySupervised:
@@ -62,6 +66,21 @@ def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
     RankGang(root, spec, contents, job, sock, owned).loop.run()
     held.close()
     return DONE
+
+
+def _is_recorded(root: Root, paths: JobPaths, folder: str) -> bool:
+    """Whether the daemon has recorded the job that it had begun in this `folder`, once it lets go of the job's lock. It
+    gives the folder the job's name when all is on disk, and removes it otherwise; a daemon that dies leaves it. Raises
+    OSError."""
+    for path in (root.jobs / folder, paths.folder):  # in this order: it may get its name meanwhile
+        with contextlib.suppress(FileNotFoundError):
+            fd = trust.open_folder(path, flags=os.O_RDONLY)
+            try:
+                lock.wait(paths.lock.name, fd)
+                return os.path.samestat(os.stat(paths.folder), os.fstat(fd))
+            finally:
+                os.close(fd)
+    return False
 
 
 def _unusable(job_id: str, error: Exception, sock: socket.socket) -> int:

@@ -2,6 +2,7 @@
 the death of a supervisor the successor takes over output and processes, and spawns again those that never started.
 """
 
+import contextlib
 import os
 import time
 
@@ -13,12 +14,19 @@ from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.step_run import StepRun
 from muster.supervisors.launch import child
 from muster.supervisors.model import verdict
-from muster.supervisors.model.states import Kind, State
+from muster.supervisors.model.job_logs import fifo_of, log_of
+from muster.supervisors.model.lifecycle import Rank
+from muster.supervisors.model.states import Kind, State, log_owner
+from muster.supervisors.output import tee
 from muster.supervisors.session.sessions import Sessions
 from muster.supervisors.system.cgroups import enter_scope, is_leaf
 
 _GATE_LOOK_S = 0.002
 _GATE_WAIT_S = 10.0
+_UNHELD = (
+    "while supervisor, nursery and daemon were dead, and nobody else held what it had written last: that is missing "
+    "from its log (at most 512 KiB)"
+)
 
 
 class Takeover:
@@ -37,11 +45,15 @@ class Takeover:
         self._escalation, self._attempt_end, self._sessions = escalation, attempt_end, sessions
         #: Until when it may take to see whether the gate was opened (time.monotonic()).
         self._deadline = 0.0
+        #: Ranks and services that took output with them, if they have ended.
+        self._last_is_gone: list[int] = []
 
     def begin(self) -> None:
         """Reports what disk or node refuses, and tries again: a successor would meet the same."""
         context, job = self._context, self._context.job
         adopted = job.was_taken
+        if adopted:
+            self._last_is_gone = [rank.rank for rank in (*job.ranks, *job.services) if self._took_its_last(rank)]
         taken = {"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": adopted}
         context.ledger.owe(taken, sync=False, tell=adopted)  # a crash of the node ends us anyway
         context.link.tell("ready")
@@ -53,18 +65,30 @@ class Takeover:
 
     def _adopt(self) -> None:
         """Raises OSError, with nothing adopted: nothing is decided until it works."""
-        job = self._context.job
+        context, job = self._context, self._context.job
         if job.boot_id != process.boot_id():
             self._end_after_reboot()
         elif job.processes():
-            self._context.link.tell("ranks", pids=[r.pid for r in job.processes() if r.outcome is None])
+            context.link.tell("ranks", pids=[r.pid for r in job.processes() if r.outcome is None])
             self._ends.watch()
+            for number in self._last_is_gone:
+                if number in self._ends.found:
+                    context.warn(f"{log_owner(number)} ended {_UNHELD}")
             if job.in_step or not job.started_up:
                 self._deadline = time.monotonic() + _GATE_WAIT_S
                 self._look_at_gate()
                 return
             self._carry_on()
         self._ends.undecided = False
+
+    def _took_its_last(self, rank: Rank) -> bool:
+        if not rank.pid or rank.outcome is not None:
+            return False
+        context = self._context
+        log = log_of(context.root, context.spec.job_id, context.job, rank)
+        with contextlib.suppress(OSError):
+            return tee.took_its_last(fifo_of(context.paths, rank.rank), log.path)
+        return False
 
     def _look_at_gate(self) -> None:
         """Finds out whether the predecessor opened it: once no child is before its exec any more, the `unborn` file

@@ -55,7 +55,8 @@ class Account:
             entry = pwd.getpwnam(user) if number is None else pwd.getpwuid(number)
         except (KeyError, ValueError):
             if number is None:
-                raise NotStartable(f"user {user!r} does not exist on this node") from None
+                text = f"user {user!r} does not exist on this node: create it, or name another user"
+                raise NotStartable(text) from None
             return cls(str(number), number, number if user else os.getegid(), "/", "/bin/sh")
         # Our own user is as it is, whatever its entry says of groups (a container's uid 1000, gid 0).
         gid = entry.pw_gid if user else os.getegid()

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from muster.probes.kernel import process
+from muster.probes.kernel import marks, process
 from muster.probes.kernel.process import FULL, Stat
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.system.controllers import freezer, job_limits
@@ -41,7 +41,7 @@ class Containment:
         self._parent = parent
         self._cgroup = Path(cgroup) if cgroup else None
         self._ranks = ranks
-        entry = b"MUSTER_NONCE=" + nonce.encode()
+        entry = marks.mark(marks.NONCE, nonce)
         self._is_marked = is_marked or (lambda pid: process.environ_has(pid, entry))
         self._cgroup_of = cgroup_of
         self._adopted = adopted

@@ -8,18 +8,28 @@ import os
 import zlib
 from collections.abc import Mapping
 
+from muster.probes.kernel import marks
+from muster.probes.kernel.known_names import (
+    ASCEND,
+    ASCEND_CARDS,
+    CUDA_CARDS,
+    CUDA_ORDER,
+    DEFAULT_PATH,
+    NVIDIA,
+    PCI_ORDER,
+    RANK,
+    RANK_TABLE,
+)
 from muster.supervisors.launch.child import Account
 from muster.supervisors.launch.modes import modelarts, presets
-from muster.supervisors.launch.session_start import MARK
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.paths import Root
 
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Most that is read of the environment that pre_start left, in bytes.
 _MAX_EXPORTS = 4 << 20
 #: What a shell or Python sets for itself is nothing that a script exports, nor is what we told it of itself.
-_NO_EXPORTS = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "LC_CTYPE", "MUSTER_STEP", MARK})
+_NO_EXPORTS = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "LC_CTYPE", marks.STEP, marks.SESSION})
 
 #: What pre_start changed; None: it took the variable away.
 Changes = Mapping[str, str | None]
@@ -49,30 +59,29 @@ def common(root: Root, spec: JobSpec, job: Job, account: Account) -> dict[str, s
     env |= presets.of(spec.training_mode)
     env |= modelarts.variables(spec, job) | modelarts.folders(root, spec, account.home)
     env |= spec.env
-    env.pop(MARK, None)  # of a session in which somebody began this job: its own would be taken for that
+    env.pop(marks.SESSION, None)  # of a session in which somebody began this job: its own would be taken for that
     if spec.requirements:
         packages = str(root.job(spec.job_id).packages)
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (packages, env.get("PYTHONPATH"))))
     env |= {
         "MASTER_ADDR": job.master_addr,
         "MASTER_PORT": str(job.master_port),
-        "MUSTER_JOB_ID": spec.job_id,
-        "MUSTER_ATTEMPT": str(job.attempt),
-        "MUSTER_NONCE": nonce(root, spec.job_id, job),
+        marks.JOB_ID: spec.job_id,
+        marks.ATTEMPT: str(job.attempt),
+        marks.NONCE: nonce(root, spec.job_id, job),
     }
     if job.cards:
         words = visible(job)
-        if job.card_kind == "nvidia":
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(words)
-            # Otherwise CUDA counts the fastest card first, while the driver, and with it the lease, counts by the bus.
-            env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        elif job.card_kind == "ascend":
-            env["ASCEND_RT_VISIBLE_DEVICES"] = ",".join(words)
+        if job.card_kind == NVIDIA:
+            env[CUDA_CARDS] = ",".join(words)
+            env.setdefault(CUDA_ORDER, PCI_ORDER)
+        elif job.card_kind == ASCEND:
+            env[ASCEND_CARDS] = ",".join(words)
     if job.has_table:
         converted = job.table == str(root.job(spec.job_id).rank_table)
-        env["RANK_TABLE_FILE"] = (modelarts.table_path(spec.env) if converted else "") or job.table
+        env[RANK_TABLE] = (modelarts.table_path(spec.env) if converted else "") or job.table
     elif spec.rank_table:
-        env.pop("RANK_TABLE_FILE", None)  # a table without devices: as ModelArts' launcher does
+        env.pop(RANK_TABLE, None)  # a table without devices: as ModelArts' launcher does
     return env
 
 
@@ -80,12 +89,12 @@ def visible(job: Job) -> list[str]:
     """What the job's processes call its cards (the daemon decided that: probes/cards/visible.py), in the order in which
     CUDA or CANN is to count them. CANN takes ascending numbers alone."""
     words = [job.card_visible.get(card, str(card)) for card in job.cards]
-    return sorted(words, key=int) if job.card_kind == "ascend" else words
+    return sorted(words, key=int) if job.card_kind == ASCEND else words
 
 
 def device(job: Job, rank: Rank) -> int:
     """Which of the visible devices is the rank's own: that of its card, which a rank table may name in any order."""
-    if job.card_kind != "ascend" or rank.local_rank >= len(job.cards):
+    if job.card_kind != ASCEND or rank.local_rank >= len(job.cards):
         return rank.local_rank
     card = job.cards[rank.local_rank]
     return visible(job).index(job.card_visible.get(card, str(card)))
@@ -106,9 +115,9 @@ def of_rank(root: Root, spec: JobSpec, job: Job, rank: Rank, common: Mapping[str
     local = len(job.ranks)
     if rank.local_rank < len(job.cards) and job.cards[rank.local_rank] in job.card_parents:
         # A process of CUDA sees one MIG instance at most: the first of a list.
-        env["CUDA_VISIBLE_DEVICES"] = visible(job)[rank.local_rank]
+        env[CUDA_CARDS] = visible(job)[rank.local_rank]
     env |= {
-        "RANK": str(rank.rank),
+        RANK: str(rank.rank),
         "LOCAL_RANK": str(rank.local_rank),
         "WORLD_SIZE": str(job.world_size),
         "LOCAL_WORLD_SIZE": str(local),
@@ -122,7 +131,7 @@ def of_rank(root: Root, spec: JobSpec, job: Job, rank: Rank, common: Mapping[str
         "TORCHELASTIC_RESTART_COUNT": str(modelarts.number(spec.env, "TORCHELASTIC_RESTART_COUNT") + job.attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
     }
-    if job.has_table or (job.cards and job.card_kind == "ascend"):
+    if job.has_table or (job.cards and job.card_kind == ASCEND):
         env |= modelarts.of_rank(root, spec, job, rank, env, device(job, rank))
     elif local > 1:
         env.setdefault(

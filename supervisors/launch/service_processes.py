@@ -2,21 +2,18 @@
 
 from collections.abc import Sequence
 
-from muster.probes.kernel import process
+from muster.probes.kernel import marks, process
 from muster.probes.kernel.process import Stat
 from muster.supervisors.model.lifecycle import Rank
-
-#: In the environment of a service and of what it starts: which service it is.
-SERVICE_MARK = "MUSTER_SERVICE"
 
 
 def of_services(services: Sequence[Rank], stats: Sequence[Stat]) -> set[int]:
     """Pids of those that descend from a service, are in its session, or have its mark. Raises OSError where there is no
     descriptor to look with."""
     roots = {service.pid for service in services if service.pid}
-    marks = [f"{SERVICE_MARK}={service.local_rank}".encode() for service in services]
+    numbers = [marks.mark(marks.SERVICE, str(service.local_rank)) for service in services]
     parents = {stat.pid: stat.ppid for stat in stats}
-    return {stat.pid for stat in stats if _is_below(stat, roots, parents) or _is_marked(stat.pid, marks)}
+    return {stat.pid for stat in stats if _is_below(stat, roots, parents) or _is_marked(stat.pid, numbers)}
 
 
 def _is_below(stat: Stat, roots: set[int], parents: dict[int, int]) -> bool:
@@ -29,5 +26,5 @@ def _is_below(stat: Stat, roots: set[int], parents: dict[int, int]) -> bool:
     return stat.session in roots
 
 
-def _is_marked(pid: int, marks: list[bytes]) -> bool:
-    return any(process.environ_has(pid, mark) for mark in marks)
+def _is_marked(pid: int, numbers: list[bytes]) -> bool:
+    return any(process.environ_has(pid, mark) for mark in numbers)

@@ -6,8 +6,9 @@ import math
 import os
 from typing import Any, Self
 
-from muster.probes.kernel import process
+from muster.probes.kernel import marks, process
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.known_names import RANK_NUMBERS
 from muster.probes.kernel.process import Stat
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot
@@ -15,13 +16,10 @@ from muster.supervisors.model.spec_fields import MAX_STRING
 from muster.supervisors.model.states import State
 from muster.supervisors.supervision_errors import SupervisionError
 
-#: In the environment of all processes of a session: its id.
-MARK = "MUSTER_EXEC_ID"
 #: Most bytes of a request, and of its command with the arguments.
 MAX_REQUEST, MAX_ARGV = 3 << 19, 1 << 20
+#: Most rows, and most columns, of a terminal: each has 16 bits.
 MAX_SIZE = 65535
-#: What tells a rank its number, by whichever launcher it was made.
-_RANK_NUMBERS = ("RANK", "OMPI_COMM_WORLD_RANK", "RANK_ID")
 
 
 class SessionRefused(SupervisionError):
@@ -121,8 +119,8 @@ def _made_by_launcher(wanted: int | None, members: list[Stat]) -> tuple[int, dic
     found: list[tuple[int, int, dict[str, str]]] = []
     for stat in members:
         env = read_environ(stat.pid)
-        text = next((env[name] for name in _RANK_NUMBERS if name in env), "")
-        if text.isascii() and text.isdigit() and MARK not in env and wanted in (None, int(text)):
+        text = next((env[name] for name in RANK_NUMBERS if name in env), "")
+        if text.isascii() and text.isdigit() and marks.SESSION not in env and wanted in (None, int(text)):
             found.append((int(text), stat.start, env))
     if not found:
         return None

@@ -5,7 +5,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from muster.probes.kernel import number_lists
+from muster.probes.kernel import marks, number_lists
+from muster.probes.kernel.known_names import ASCEND, ASCEND_LOGS, RANK_TABLE
 from muster.supervisors.launch import child, environment, job_services, user_folder
 from muster.supervisors.launch.child import Account, Confinement, ProcessSpec
 from muster.supervisors.launch.creation.new_processes import NewProcesses
@@ -14,7 +15,6 @@ from muster.supervisors.launch.environment import Changes
 from muster.supervisors.launch.hardening import confinement
 from muster.supervisors.launch.limits import RESOURCES
 from muster.supervisors.launch.modes import boot, modelarts, presets
-from muster.supervisors.launch.service_processes import SERVICE_MARK
 from muster.supervisors.model.job_logs import fifo_of
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot, JobSpec, TrainingMode
@@ -100,7 +100,7 @@ class ProcessBuilder:
         self._paths.workspace.mkdir(exist_ok=True)
         self._paths.workspace.chmod(0o711)  # to be passed through by the job's user, whatever our umask is
         unusual = ""
-        ascend = self._job.has_table or self._job.card_kind == "ascend"
+        ascend = self._job.has_table or self._job.card_kind == ASCEND
         diagnosed = self._spec.training_mode == TrainingMode.DIAGNOSIS
         if self._records or self._spec.boot != Boot.RANKS or ascend or diagnosed:
             name = modelarts.job_name(self._spec.job_id, self._spec.env)
@@ -130,7 +130,7 @@ class ProcessBuilder:
         workdir = os.path.dirname(self.code_folder) if name == CODE else ""  # it makes the folder
         if name == "pre_start":
             workdir = modelarts.folder_of_pre_start(self._spec)
-        return self._alone(STEP, argv, self.common | {"MUSTER_STEP": name} | more, workdir)
+        return self._alone(STEP, argv, self.common | {marks.STEP: name} | more, workdir)
 
     def services(self, changes: Changes) -> list[ProcessSpec]:
         """What runs beside the ranks; `changes`: what pre_start changed of the environment. Raises OSError,
@@ -139,7 +139,7 @@ class ProcessBuilder:
         if job_services.has_sshd(self._job.services):
             self.make_own(self._paths.sshd)
         return [
-            self._alone(one.rank, one.argv, env | {SERVICE_MARK: str(one.local_rank)}) for one in self._job.services
+            self._alone(one.rank, one.argv, env | {marks.SERVICE: str(one.local_rank)}) for one in self._job.services
         ]
 
     def _alone(self, number: int, argv: tuple[str, ...], env: dict[str, str], elsewhere: str = "") -> ProcessSpec:
@@ -167,7 +167,7 @@ class ProcessBuilder:
         common, facts = environment.changed(self.common, changes), self._facts()
         if self._records:
             prefix = os.path.join(facts.log_dir, "flight-recorder-")
-            common |= presets.flight_recorder(common, prefix, job.card_kind == "ascend")
+            common |= presets.flight_recorder(common, prefix, job.card_kind == ASCEND)
         processes = boot.processes(spec, facts, common)
         if len(processes) != len(job.ranks):
             raise AssertionError(f"{len(processes)} processes for {len(job.ranks)} places")
@@ -224,7 +224,7 @@ class ProcessBuilder:
             cards=job.local_ranks,
             master_addr=job.master_addr,
             master_port=job.master_port,
-            rank_table=self.common.get("RANK_TABLE_FILE", "") if job.has_table else "",
+            rank_table=self.common.get(RANK_TABLE, "") if job.has_table else "",
             log_dir=logs,
             python=sys.executable,
             own_sshd=job_services.has_sshd(job.services),
@@ -244,9 +244,9 @@ class ProcessBuilder:
     def _folders(self, env: dict[str, str], workdir: str) -> tuple[str, ...]:
         """Folders that are made as the job's user, who may be the only one who can (a network file system)."""
         found = [workdir] if self._has_folders() and not self._spec.workdir else []
-        named = ["ASCEND_PROCESS_LOG_PATH"]
+        named = [ASCEND_LOGS]
         if self._spec.training_mode == TrainingMode.DIAGNOSIS:
-            named += ["GLOG_log_dir", "MS_RDR_PATH", "NPU_COLLECT_PATH"]
+            named += presets.FOLDERS
         return (*found, *dict.fromkeys(env[name] for name in named if env.get(name)))
 
     def _files(self) -> tuple[tuple[str, str], ...]:

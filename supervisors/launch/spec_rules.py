@@ -53,9 +53,9 @@ def _of_several(spec: JobSpec) -> Iterator[Violation]:
             "master_addr", "a job of several nodes needs master_addr and master_port, the same on every node"
         )
     if spec.seccomp and spec.no_new_privs == "no":
-        yield Violation("no_new_privs", "is no, and seccomp names a profile, which implies it: leave one of them out")
+        yield Violation("no_new_privs", "is no, but seccomp names a profile, which implies yes: leave one of them out")
     if spec.on_hang == OnHang.RESTART and not spec.max_restarts:
-        yield Violation("on_hang", "is restart, and max_restarts is 0: say how often muster may start the job again")
+        yield Violation("on_hang", "is restart, but max_restarts is 0: say how often muster may start the job again")
     for field in ("notify_events", "notify_secret"):
         if getattr(spec, field) and not spec.notify_webhook:
-            yield Violation(field, "without notify.webhook: say where to post the events")
+            yield Violation(field, "needs notify.webhook: say where to post the events")

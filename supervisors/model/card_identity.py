@@ -45,7 +45,7 @@ class CardsNow:
                 return None
             return cls(*({int(card): str(value) for card, value in found[name].items()} for name in cls.__slots__))
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"it does not tell of cards: {error!r}") from None
+            raise ValueError(f"it does not describe cards: {error!r}") from None
 
 
 def _keyed(by_card: Mapping[int, str]) -> dict[str, str]:

@@ -10,7 +10,10 @@ from pathlib import Path
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.states import JOB, SERVICE, service_number
-from muster.supervisors.paths import JobPaths, Root
+from muster.supervisors.paths import JobPaths, Root, index_of
+
+#: How a line of muster's own begins in the log of a rank.
+OWN_LINE = "[muster: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ def log_of(root: Root, job_id: str, job: Job, rank: Rank) -> LogFiles:
     """Of a rank or a service."""
     if rank.rank <= SERVICE:
         path = root.service_log(job_id, job.node_rank, rank.local_rank)
-        return LogFiles(rank.rank, path, path.with_suffix(".idx"))
+        return LogFiles(rank.rank, path, index_of(path))
     names = (job_id, rank.rank, rank.device)
     return LogFiles(rank.rank, root.rank_log(*names), root.rank_index(*names))
 

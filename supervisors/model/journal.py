@@ -33,10 +33,20 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def sealed(body: bytes) -> bytes:
+    """A line of it, with checksum and newline; the events on disk have the same (agent/events/segments.py)."""
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def unsealed(line: bytes) -> bytes | None:
+    """The body of a line with its newline; None where it is not as it was written."""
+    body = line[9:-1]
+    return body if line[:9] == b"%08x " % zlib.crc32(body) else None
+
+
 def encode(record: Record) -> bytes:
     """One line, with checksum and newline."""
-    body = _compact(record).encode()
-    return b"%08x %s\n" % (zlib.crc32(body), body)
+    return sealed(_compact(record).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,7 @@ def read(path: Path, offset: int = 0, first: int = 0) -> Contents:
         data = file.read()
     records: list[Record] = []
     end = offset
-    for line in _lines(data):
+    for _, line in lines(data):
         number = first + len(records)
         if not line.endswith(b"\n"):
             return Contents(records, end, torn=True)
@@ -75,19 +85,19 @@ def read(path: Path, offset: int = 0, first: int = 0) -> Contents:
     return Contents(records, end, torn=False)
 
 
-def _lines(data: bytes) -> Iterator[bytes]:
+def lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines with their newlines, and the offset of each; the last one may have no newline."""
     start = 0
     while start < len(data):
-        stop = data.find(b"\n", start)
-        stop = len(data) if stop < 0 else stop + 1
-        yield data[start:stop]
+        stop = data.find(b"\n", start) + 1 or len(data)
+        yield start, data[start:stop]
         start = stop
 
 
 def decode(line: bytes) -> Record | None:
     """Of one line with its newline; None where it is not as it was written."""
-    body = line[9:-1]
-    if line[:9] != b"%08x " % zlib.crc32(body):
+    body = unsealed(line)
+    if body is None:
         return None
     try:
         record = json.loads(body)

@@ -4,9 +4,14 @@ from dataclasses import field
 from typing import Any
 
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.known_names import SLOT
 from muster.supervisors.model.hardening import Hardening
 from muster.supervisors.model.states import SERVICE, STEP, Outcome, State, StopCause, service_number
 from muster.supervisors.supervision_errors import IllegalTransition
+
+#: Roles of the processes that start the ranks, in boot modes other than "ranks": a launcher; on each node of an MPI job
+#: the program of launch/mpi/.
+LAUNCHER, MPI_LEAD, MPI_WAIT = "launcher", "mpi-lead", "mpi-wait"
 
 
 @dataclass(slots=True)
@@ -55,6 +60,16 @@ class Rank:
     #: `detail` names the process. 0: it did not.
     memory_limit: int = 0
 
+    @property
+    def of_mpi(self) -> bool:
+        """It is the program of a node of an MPI job."""
+        return self.role in (MPI_LEAD, MPI_WAIT)
+
+    @property
+    def launches(self) -> bool:
+        """It is no rank, but starts them."""
+        return self.role == LAUNCHER or self.of_mpi
+
 
 @dataclass(slots=True)
 class Attempt:
@@ -100,6 +115,11 @@ class Asked:
     hung_since: float = 0.0
     hung_how: str = ""
 
+    @property
+    def hang(self) -> str:
+        """What was wrong with the job when it was stopped: that it hung. Empty: nothing is known."""
+        return f"it hung: {self.hung_how}; then it was stopped by {self.by or 'somebody'}" if self.hung_since else ""
+
 
 @dataclass(slots=True)
 class Verdict:
@@ -133,7 +153,7 @@ class Job:
     state: State = State.ACCEPTED
     digest: str = ""
     boot_id: str = ""
-    card_kind: str = "slot"
+    card_kind: str = SLOT
     master_addr: str = ""
     master_port: int = 0
     node_rank: int = 0
@@ -172,6 +192,8 @@ class Job:
     #: Folders of cgroup v1 that its processes are in for their limits, by controller.
     v1_cgroups: dict[str, str] = field(default_factory=dict)
     oom_kills: int = 0
+    #: The count of the cgroup around a job without one; None where it was not taken down.
+    oom_kills_around: int | None = None
     #: What its processes may not do; and how many of them there can be, as its cgroup says: 0 for any number.
     hardening: Hardening = Hardening()
     max_pids: int = 0
@@ -187,7 +209,7 @@ class Job:
     step_ending: str = ""
     step_kill_up: float = 0.0
     steps_done: set[str] = field(default_factory=set)
-    #: What lies beside the boot file of the code that was copied: paths by the field of the spec that uses them.
+    #: What lies beside the boot file, where the spec asks for that: paths by the field of the spec that uses them.
     beside: dict[str, str] = field(default_factory=dict)
     #: What runs beside the ranks of each attempt; when the present ones were made (seconds of CLOCK_BOOTTIME; 0: they
     #: were not), and whether they were told to end, as they are once the ranks have ended.
@@ -203,6 +225,8 @@ class Job:
     restart_up: float = 0.0
     restart_at: float = 0.0
     checks: list[dict[str, Any]] = field(default_factory=list)
+    #: Why it has no pre-check.
+    unchecked: str = ""
     warnings: list[str] = field(default_factory=list)
     #: Sentences about what the job gets and might not expect, as cards that are not as good as others; each becomes a
     #: warning before the job begins.
@@ -229,6 +253,8 @@ class Job:
     outputs_kept: bool = False
     verdict: Verdict | None = None
     last_time: float = 0.0
+    #: Seconds by which the node's clock went back between two records, all together, at least.
+    clock_back: float = 0.0
 
     def rank(self, number: int) -> Rank:
         """The rank with this number over all nodes, the step for STEP, or a service. Raises IllegalTransition for a

@@ -47,6 +47,7 @@ def apply(job: Job, record: Record) -> None:
     _HANDLERS[kind](job, record)
     if target is not None:
         job.state = target
+    job.clock_back += max(0.0, job.last_time - record["t"])
     job.last_time = record["t"]
 
 
@@ -63,7 +64,8 @@ def refuse_illegal(job: Job, record: Record) -> Kind:
 
 def _accepted(job: Job, r: Record) -> None:
     """format, digest, boot, up (seconds of CLOCK_BOOTTIME), card_kind, master_addr, master_port, by, where the
-    ranks are (`place`); services[[name, command[]]]; hardening{} (see model/hardening.py)."""
+    ranks are (`place`); services[[name, command[]]]; hardening{} (see model/hardening.py); beside{}: see
+    lifecycle.Job."""
     if r["format"] != FORMAT:
         raise IllegalTransition(f"journal of format {r['format']}, this version reads {FORMAT}")
     job.accepted_at, job.digest, job.boot_id = r["t"], r["digest"], r["boot"]
@@ -73,6 +75,7 @@ def _accepted(job: Job, r: Record) -> None:
     services = enumerate(r.get("services", ()))
     job.services = [Rank(service_number(i), i, 0, argv=tuple(argv), role=name) for i, (name, argv) in services]
     job.hardening = Hardening.from_record(r.get("hardening", {}))
+    job.beside = r.get("beside", {})
     place(job, r)
 
 
@@ -106,8 +109,8 @@ def _planned(job: Job, r: Record) -> None:
 
 
 def _checked(job: Job, r: Record) -> None:
-    """ok, results[] (probes' results as dictionaries), skipped."""
-    job.checks = r["results"]
+    """ok, results[] (probes' results as dictionaries), skipped: why there was no pre-check."""
+    job.checks, job.unchecked = r["results"], r.get("skipped", "")
 
 
 def _taken(job: Job, r: Record) -> None:
@@ -118,11 +121,12 @@ def _taken(job: Job, r: Record) -> None:
 
 def _preparing(job: Job, r: Record) -> None:
     """attempt, cgroup (path of the job's own cgroup, or empty), v1_cgroups{controller: path}, oom_kills (its count of
-    them so far); card_visible and card_nodes as in `place`, where the driver counts the cards otherwise than before."""
+    them so far), oom_kills_around (where it has none: that of the cgroup around it); card_visible and card_nodes as in
+    `place`, where the driver counts the cards otherwise than before."""
     if r["attempt"] != job.attempt:
         job.steps_done.discard("pre_start")
     job.attempt, job.cgroup, job.oom_kills = r["attempt"], r["cgroup"], r["oom_kills"]
-    job.v1_cgroups = r.get("v1_cgroups", {})
+    job.v1_cgroups, job.oom_kills_around = r.get("v1_cgroups", {}), r.get("oom_kills_around")
     job.spawned = False
     job.started_at = job.started_up = 0.0
     if "card_visible" in r:

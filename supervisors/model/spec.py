@@ -95,7 +95,8 @@ class JobSpec:
         more="Everything from the first word that is not an option belongs to it.",
     )]
     card_count: Annotated[int, kind.Cards(
-        "N|I,J|all", "One rank per card: N free cards, the cards with these indices (`3,` means card 3 alone), or all.",
+        "N|I,J-K|all",
+        "One rank per card: N free cards, the cards with these indices (`0-3,7`; `3,` means card 3 alone), or all.",
         more="Free cards are of one model, healthy ones first. Not together with `ranks`.", key="cards",
         api="cards.count", least=1, most=MAX_RANKS, unset="none, or `MA_NUM_GPUS` of `env`",
     )] = 0
@@ -136,25 +137,25 @@ class JobSpec:
         more="Needed with several nodes, the same on each (torchrun: 18888).", unset="a free port",
     )] = 0
     skip_check: Annotated[bool, kind.Flag(
-        "", "Leave out the pre-checks. What `muster node` shows as CRITICAL still refuses the job.",
+        "", "Skip the pre-checks. What `muster node` shows as CRITICAL still refuses the job.",
     )] = False
     max_runtime: Annotated[float | None, kind.TimeLimit(
         "DURATION", "End the job when its ranks have run this long, all attempts together.", unset="no limit",
-        more="It has failed then, with exit code 124.",
+        more="The job then fails with exit code 124.",
     )] = None
     grace_steps: Annotated[tuple[float, ...], kind.Steps(
         "DURATION", "Time from SIGTERM to SIGKILL when the job is stopped.",
-        more="A list: the steps after which muster looks whether the processes have ended.", key="grace",
+        more="A list sets the steps: after each of them muster checks whether the processes have ended.", key="grace",
         most=MAX_GRACE_S, unset="15s in steps of 1, 2, 4 and 8s",
     )] = ()
     boot: Annotated[str, kind.Choice(
         "MODE", "Who starts the ranks, muster (ranks), a launcher, or the command itself: {allowed}.",
-        more="[boot-modes.md](../guides/boot-modes.md)", allowed=tuple(Boot),
+        more="[Boot modes](../guides/boot-modes.md)", allowed=tuple(Boot),
         unset="ranks, or `MA_RUN_METHOD` of `env`",
     )] = Boot.RANKS.value
     rank_table: Annotated[str, kind.FilePath(
         "FILE", "Ascend's rank table, or its folder; the start waits until it is completed.",
-        more="[rank-tables.md](../reference/rank-tables.md)", unset="none, or what ModelArts' variables in `env` say",
+        more="[Rank tables](../reference/rank-tables.md)", unset="none, or what ModelArts' variables in `env` say",
     )] = ""
     ready_timeout: Annotated[float | None, kind.TimeLimit(
         "DURATION", "Longest wait for the rank table, or for the nodes of an MPI job.", unset=_minutes(DEFAULT_READY_S),
@@ -173,8 +174,8 @@ class JobSpec:
         "DURATION", "Time limit of `pre_start`.", option=None, unset=_minutes(DEFAULT_SCRIPT_S),
     )] = None
     services: Annotated[tuple[str, ...], kind.Services(
-        "CMD", "Run this command of a shell beside the ranks, from before they start until they have ended.",
-        more="The job fails if it ends before them. [services.md](../guides/services.md)", option="service", least=1,
+        "CMD", "Run this shell command beside the ranks, from before their start until after their end.",
+        more="The job fails if it ends before them. [Services](../guides/services.md)", option="service", least=1,
         most=MAX_SERVICES,
     )] = ()
     requirements: Annotated[str, kind.FilePath(
@@ -185,21 +186,21 @@ class JobSpec:
     )] = None
     code: Annotated[str, kind.StagingUrl(
         "URL", "Copy this code before the first attempt; the ranks then work in its folder.",
-        more="The folder has the last part of the URL as name, and lies in `workdir`. "
-        "[staging.md](../guides/staging.md)", hide=staging_urls.shown,
+        more="The folder lies in `workdir`, and its name is the last part of the URL. "
+        "[Code, inputs and outputs by URL](../guides/staging.md)", hide=staging_urls.shown,
     )] = ""
     boot_files: Annotated[bool, kind.Flag(
-        "", "With `code`: use `pip-requirements.txt` and `ma-pre-start.sh` (or `.py`) beside the boot file, the first "
-        "script of the command, as `requirements` and `pre_start`.", option=None,
+        "", "Use `pip-requirements.txt` and `ma-pre-start.sh` (or `.py`) beside the boot file, the first script of "
+        "the command, as `requirements` and `pre_start`.", option=None,
     )] = False
     inputs: Annotated[dict[str, str], kind.Inputs(
         "URL=PATH", "Copy a file or folder to PATH before the first attempt.",
-        more="A relative path is one in the ranks' working folder; `{node}`, `{host}`, `{job}` in the URL as for "
+        more="A relative path starts at the ranks' working folder; `{node}`, `{host}`, `{job}` in the URL as for "
         "`outputs`.", option="input", hide=staging_urls.all_shown,
     )] = field(default_factory=dict)
     outputs: Annotated[dict[str, str], kind.Outputs(
         "PATH=URL", "Copy a file or folder to URL after the end, if the job has succeeded.",
-        more="A relative path is one in the ranks' working folder. In the URL `{node}` stands for the number of the "
+        more="A relative path starts at the ranks' working folder. In the URL `{node}` stands for the number of the "
         "node in the job, `{host}` for its name, `{job}` for the job's id.",
         option="output", hide=staging_urls.all_shown,
     )] = field(default_factory=dict)
@@ -207,22 +208,23 @@ class JobSpec:
         "", "Copy the outputs after a failure or a stop, too.",
     )] = False
     staging_credentials: Annotated[str, kind.FilePath(
-        "FILE", "Keys for the URLs of code, inputs and outputs: a TOML file that nobody but its owner may read.",
+        "FILE", "Keys for the URLs of code, inputs and outputs: a TOML file that only its owner may read.",
     )] = ""
     staging_timeout: Annotated[float | None, kind.TimeLimit(
         "DURATION", "Time limit of each of the copies: code, inputs, outputs.", unset=_minutes(DEFAULT_STAGING_S),
     )] = None
     staging_tries: Annotated[int | None, kind.Whole(
-        "N", "Give up a copy after N tries in a row that bring nothing.", option=None, least=1, most=1000,
+        "N", "Give up a copy after N tries in a row without a byte.", option=None, least=1, most=1000,
         unset=str(DEFAULT_STAGING_TRIES),
     )] = None
-    epilog: Annotated[str, kind.FilePath("SCRIPT", "Run this script once after the end, whatever the end was.")] = ""
+    epilog: Annotated[str, kind.FilePath("SCRIPT", "Run this script once after the end, whatever the result.")] = ""
     epilog_timeout: Annotated[float | None, kind.TimeLimit(
         "DURATION", "Time limit of `epilog`.", option=None, unset=_minutes(DEFAULT_SCRIPT_S),
     )] = None
     limits: Annotated[dict[str, float], kind.LimitTable(
         "NAME=VALUE", "Limit of each rank (nofile, memlock, stack, core, nproc) or of the job (memory, cpus, pids).",
-        more="[jobs.md](../concepts/ranks.md#limits-user-umask-nice)", option="limit", unset="the daemon's limits",
+        more="[Limits, user, umask, nice](../concepts/ranks.md#limits-user-umask-nice)", option="limit",
+        unset="the daemon's limits",
     )] = field(default_factory=dict)
     umask: Annotated[int | None, kind.Octal(
         "MASK", "File mode mask of ranks and scripts.", most=0o777,
@@ -234,50 +236,52 @@ class JobSpec:
     )] = 0
     no_new_privs: Annotated[str, kind.Choice(
         "yes|no", "Keep programs of the job from gaining privileges (sudo, setuid, file capabilities).",
-        more="[lock-down.md](../guides/lock-down.md#jobs)", allowed=YES_NO,
+        more="[Lock a node down: jobs](../guides/lock-down.md#jobs)", allowed=YES_NO,
         unset="no; jobs of other users than the daemon's: what `[hardening]` says, yes",
     )] = ""
     capabilities: Annotated[tuple[str, ...], kind.Capabilities(
         "A,B|none|all", "The capabilities that programs of the job can have at most (bounding set).",
-        more="[lock-down.md](../guides/lock-down.md#jobs)",
+        more="[Lock a node down: jobs](../guides/lock-down.md#jobs)",
         unset="all; jobs of other users than the daemon's: what `[hardening]` says, none",
         what="names of capabilities, as in net_bind_service,sys_nice, or none, or all",
     )] = ()
     private_tmp: Annotated[str, kind.Choice(
         "yes|no", "Give the job a /tmp and /var/tmp of its own, which muster removes at its end.",
-        more="[lock-down.md](../guides/lock-down.md#jobs)", allowed=YES_NO,
+        more="[Lock a node down: jobs](../guides/lock-down.md#jobs)", allowed=YES_NO,
         unset="no; jobs of other users than the daemon's: what `[hardening]` says, no",
     )] = ""
     read_only: Annotated[tuple[str, ...], kind.Paths(
-        "A,B", "Folders and files that the job cannot write to.", more="[lock-down.md](../guides/lock-down.md#jobs)",
+        "A,B", "Folders and files that the job cannot write to.",
+        more="[Lock a node down: jobs](../guides/lock-down.md#jobs)",
         unset="none; jobs of other users than the daemon's: those of `[hardening]`",
         what="absolute paths, as in /usr,/etc",
     )] = ()
     seccomp: Annotated[str, kind.FilePath(
         "FILE", "Filter the job's system calls by this profile: JSON as for docker and podman, on the node.",
-        more="[lock-down.md](../guides/lock-down.md#seccomp-profiles)",
+        more="[Lock a node down: seccomp profiles](../guides/lock-down.md#seccomp-profiles)",
         unset="none; jobs of other users than the daemon's: that of `[hardening]`",
     )] = ""
     training_mode: Annotated[str, kind.Choice(
-        "MODE", "MindSpore's environment: {allowed}.", more="[jobs.md](../concepts/ranks.md#training-modes)",
+        "MODE", "MindSpore's environment: {allowed}.", more="[Training modes](../concepts/ranks.md#training-modes)",
         allowed=tuple(TrainingMode),
     )] = ""
     on_hang: Annotated[str, kind.Choice(
         "ACTION", "What muster does about a job that hangs: {allowed}.",
         more="Only from the confidence `action_confidence` on; `restart` within `max_restarts`. "
-        "[hang.md](../concepts/hang.md)",
+        "[Is a job hung?](../concepts/hang.md)",
         allowed=tuple(OnHang), unset="notify",
     )] = ""
     max_hang_restarts: Annotated[int | None, kind.Whole(
         "N", "Start the job again after a hang at most N times.", option=None, most=MAX_RESTARTS, unset="3",
     )] = None
     hang: Annotated[dict[str, str], kind.RuleSettings(
-        "", "Settings of the hang rule for this job, over those of the node.", more="[hang.md](../concepts/hang.md)",
+        "", "Settings of the hang rule for this job, over those of the node.",
+        more="[Is a job hung?](../concepts/hang.md)",
         option=None,
     )] = field(default_factory=dict)
     notify_webhook: Annotated[str, kind.Webhook(
         "URL|@FILE", "Post this job's events to URL, or to the URL in FILE: all users can read a command line.",
-        more="[notify.md](../guides/notify.md)", api="notify.webhook", hide=without_secrets,
+        more="[Notifications](../guides/notify.md)", api="notify.webhook", hide=without_secrets,
     )] = ""
     notify_events: Annotated[tuple[str, ...], kind.EventNames(
         "A,B", "Which events to post: {allowed}.", api="notify.events", allowed=JOB_EVENTS, unset="all but slow_rank",
@@ -287,7 +291,7 @@ class JobSpec:
         "@FILE", "Sign the notifications with the secret in FILE.", api="notify.secret", hide=lambda _: "",
     )] = ""
     hold: Annotated[bool, kind.Flag(
-        "", "Begin the ranks only once the call Release says so: the barrier of a job of several nodes.", option=None,
+        "", "Start the ranks only after a call of Release: the barrier of a job on several nodes.", option=None,
         key=None,
     )] = False
     labels: Annotated[dict[str, str], kind.Labels(

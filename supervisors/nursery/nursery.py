@@ -7,15 +7,21 @@ unread output when the last writer exits. It lives as long as it has jobs or a d
 Its one operation is `tend`: make sure that this job has a living supervisor. Start, takeover and recovery are the same.
 """
 
-import argparse
 import contextlib
 import gc
 import os
 import signal
-import socket
 import sys
 import time
-from pathlib import Path
+
+from muster.probes.kernel import late_import
+
+# What these import and supervisors do not use is a seventh of what all of them share.
+with late_import.noted("bz2", "inspect", "ipaddress", "lzma", "selectors"):
+    import dataclasses  # noqa: F401
+    import shutil  # noqa: F401
+    import socket
+    from pathlib import Path
 
 from muster.probes.kernel import dataclass, process
 from muster.probes.kernel.process import FULL
@@ -30,11 +36,13 @@ from muster.supervisors.system import descriptors, lock, malloc, owner_pipe, sco
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.system.spare import Spare
 from muster.supervisors.system.subreaper import become_subreaper
-from muster.supervisors.wire.control import ControlClient, ControlServer, listen
+from muster.supervisors.wire.control import ControlClient, ControlServer, Handler, listen
 from muster.supervisors.wire.messages import Message
 
 #: Without jobs and without a daemon for so long, the nursery ends; behind the end of its owner, at once.
 IDLE_S = 5.0
+#: So many strings are made at most to have Python's table of them grow.
+_MOST_NAMES = 12_000
 #: Descriptors in reserve: a client and two supervisors at the limit.
 SPARE = 16
 
@@ -52,7 +60,8 @@ class Nursery:
         self._jobs = SupervisedJobs(
             root, self._loop, self._daemons, self._tell, self._spare, self._step_aside, self._see_name, owned
         )
-        self._server = ControlServer(self._loop, listener, {"tend": self._tend, "ended": self._ended}, self._spare)
+        handlers: dict[str, Handler] = {"tend": self._tend, "expect": self._expect, "ended": self._ended}
+        self._server = ControlServer(self._loop, listener, handlers, self._spare)
         self._spare.on_exhausted = self._on_exhausted
         self._busy_at = time.monotonic()
         #: A daemon has come; the command that the jobs belong to has ended.
@@ -85,6 +94,11 @@ class Nursery:
             return {"ok": False, "error": "say which job"}
         self._jobs.tend(job_id, client)
         return None
+
+    def _expect(self, message: Message, _: ControlClient) -> None:
+        job_id, folder = message.get("job"), message.get("folder")
+        if isinstance(job_id, str) and isinstance(folder, str):
+            self._jobs.expect(job_id, folder)
 
     def _ended(self, message: Message, _: ControlClient) -> Message:
         job_id, pid, status = message.get("job"), message.get("pid"), message.get("status")
@@ -159,23 +173,17 @@ class Nursery:
 def main() -> int:
     """Daemonizes and serves. Exit code 0 in the process that was started, once the socket listens; 1 with a sentence
     on stderr where it cannot; 0 as well where another nursery serves this root already."""
-    parser = argparse.ArgumentParser(prog="muster-nursery", description="forks and keeps the supervisors of muster")
-    for name in ("run", "state", "log"):
-        parser.add_argument(f"--{name}", type=Path, required=True, help=f"the node's {name} folder")
-    # Where a daemon of the first release seeks it, which says no name.
-    parser.add_argument("--name", default="nursery", help="of its socket and its lock in the run folder")
-    parser.add_argument("--nofile", type=int, help="the soft limit of open files that ranks get; default: our own")
-    parser.add_argument("--owned", action="store_true", help=f"descriptor {owner_pipe.FD} ends with the jobs' owner")
-    args = parser.parse_args()
+    args = _arguments(sys.argv[1:])
     for number in process.END_SIGNALS:  # jobs are worth more than the wish to end us
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, process.END_SIGNALS)
-    root = Root(args.run, args.state, args.log)
-    at = root.run / f"{args.name}.sock"
-    descriptors.close_all_but({0, 1, 2, owner_pipe.FD} if args.owned else {0, 1, 2})
-    if args.owned:
+    root = Root(Path(args["run"]), Path(args["state"]), Path(args["log"]))
+    owned = "owned" in args
+    at = root.run / f"{args['name']}.sock"
+    descriptors.close_all_but({0, 1, 2, owner_pipe.FD} if owned else {0, 1, 2})
+    if owned:
         os.set_inheritable(owner_pipe.FD, False)
-    descriptors.raise_limit(args.nofile)
+    descriptors.raise_limit(int(args["nofile"]) if "nofile" in args else None)
     PROGRAM.open()  # once: what supervisors execute is of the version of their own code
     read, write = os.pipe()
     if os.fork():
@@ -188,7 +196,7 @@ def main() -> int:
     os.setsid()
     try:
         # Held for the nursery's life; a forked supervisor does not inherit it.
-        held = lock.take(root.run / f"{args.name}.lock")
+        held = lock.take(at.with_suffix(".lock"))
         become_subreaper()
         listener = listen(at)
     except AlreadySupervised:
@@ -205,14 +213,38 @@ def main() -> int:
     os.write(write, b"ok")
     os.close(write)
     malloc.return_buffers()
-    nursery = Nursery(root, listener, at, held, args.owned)
+    nursery = Nursery(root, listener, at, held, owned)
     process.boot_id()
     # Every supervisor shares the present objects: they are complete, and the collector does not touch and so copy them.
     dataclass.compile_all()
+    _make_room_for_names()
     gc.collect()
+    malloc.trim()
     gc.freeze()
     nursery.run()
     return 0
+
+
+def _arguments(words: list[str]) -> dict[str, str]:
+    """What the daemon says (nursery_start.py): --run, --state, --log: the node's folders; --name: of the socket and the
+    lock in the run folder; --nofile: the soft limit of open files that ranks get, else our own; --owned: descriptor
+    owner_pipe.FD ends with the jobs' owner. Supervisors share all that a parser of the standard library would leave."""
+    found = {"name": "nursery"}  # where a daemon of the first release seeks it, which says no name
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.removeprefix("--").partition("=")
+        found[name] = value if equals or name == "owned" else next(rest)
+    return found
+
+
+def _make_room_for_names() -> None:
+    """Python copies its table of interned strings, of 0.4 MB, when that is full. That would happen in each supervisor,
+    and in the middle of its start if there is room for few strings. So it happens here, where they share the copy."""
+    if sys.version_info >= (3, 12):  # which never frees such a string
+        return
+    before, names = malloc.mapped(), list[str]()
+    while malloc.mapped() == before and len(names) < _MOST_NAMES:
+        names += [sys.intern(f"muster-{number}") for number in range(len(names), len(names) + 100)]
 
 
 if __name__ == "__main__":

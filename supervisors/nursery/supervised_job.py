@@ -25,6 +25,8 @@ class SupervisedJob:
     started: float
     sock: socket.socket | None = None
     ready: bool = False
+    #: No daemon has tended it yet: one is about to record it, and its supervisor waits for that.
+    expected: bool = False
     failures: int = 0
     #: How often its successor could not be forked.
     refused: int = 0

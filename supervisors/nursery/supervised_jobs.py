@@ -127,6 +127,10 @@ class SupervisedJobs:
                 if client is not None:
                     client.send({"op": "tend", "job": job_id, "ok": False, "error": str(error)})
                 return
+        if job.expected:
+            self._is_recorded(job)
+            job.started = time.monotonic()
+            self._loop.later(LATE_S, lambda: self._tell_late(job))
         if client is not None:
             job.waiting.append(client)
             if job.death is not None and not job.ready:
@@ -135,6 +139,24 @@ class SupervisedJobs:
             self._announce(job)
         elif time.monotonic() - job.started >= LATE_S:
             self._tell_late(job)
+
+    def expect(self, job_id: str, folder: str) -> None:
+        """A daemon is about to record this job in `folder`, and has its lock. The supervisor that waits, if there is
+        one, gets it now: it begins once the daemon lets go of the lock, so that no hand-over is waited for. Nothing is
+        forked for it; `tend`, which follows, makes sure that there is a supervisor."""
+        if job_id in self._jobs:
+            return
+        with contextlib.suppress(OSError):
+            self._find_fit()
+            if (forked := self._standby.take(job_id, folder)) is not None:
+                job = SupervisedJob(job_id, forked.pid, forked.pidfd, True, time.monotonic(), forked.sock)
+                job.expected = True
+                self._adopt(job)
+
+    def _is_recorded(self, job: SupervisedJob) -> None:
+        """It was expected, and is a job like any other from now on. Before, it had no FIFOs where they belong."""
+        job.expected = False
+        self._hold_by_path(job)
 
     def _take_up(self, job_id: str) -> SupervisedJob:
         """Takes up a job that we do not know: another nursery's supervisor that lives, or a new one of ours."""
@@ -223,6 +245,7 @@ class SupervisedJobs:
                 return
             except OSError:
                 data, fds, flags = b"", [], 0
+            self._standby.postpone()
             job.fresh += fds
             job.short |= bool(flags & socket.MSG_CTRUNC)
             try:
@@ -239,6 +262,8 @@ class SupervisedJobs:
         op = message["op"]
         if op == "ready":
             job.ready = True
+            if job.expected:
+                self._is_recorded(job)
             self._announce(job)
         elif op == "ranks":
             job.ranks = set(message["pids"])
@@ -283,6 +308,7 @@ class SupervisedJobs:
 
     def _on_supervisor_end(self, job: SupervisedJob) -> None:
         """A supervisor has exited. Its successor starts only now: two must never write."""
+        self._standby.postpone()
         self._on_word(job)
         code = None
         if job.own:
@@ -296,6 +322,9 @@ class SupervisedJobs:
         if job.sock is not None:
             self._loop.remove(job.sock.fileno())
             job.sock.close()
+        if job.expected:  # it was not recorded, or will be tended
+            self._drop(job)
+            return
         if job.done or code in (supervisor.DONE, supervisor.UNUSABLE) or self.has_ended(job.job_id):
             unusable = job.error or "its files cannot be used"
             self._close(job, unusable if code == supervisor.UNUSABLE else "the job has ended")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from muster.probes.kernel.dataclass import dataclass
+from muster.supervisors.model.job_logs import OWN_LINE
 from muster.supervisors.paths import JobPaths
 from muster.supervisors.system import trust
 
@@ -41,13 +42,17 @@ class Gap:
         """A gap that begins now, because of this error."""
         return cls(time.time(), error.strerror or str(error), error.errno or 0)
 
+    def begin(self) -> str:
+        """How that line begins, as long as no more is lost."""
+        return f"{OWN_LINE}{self.bytes} bytes lost "
+
     def line(self) -> str:
         """The line that stands in the log in place of the output."""
 
         def clock(t: float) -> str:
             return time.strftime("%H:%M:%S", time.localtime(t))
 
-        return f"[muster: {self.bytes} bytes lost {clock(self.since)}-{clock(self.until)}: {self.error}]\n"
+        return f"{self.begin()}{clock(self.since)}-{clock(self.until)}: {self.error}]\n"
 
 
 @dataclass(slots=True)

@@ -42,6 +42,21 @@ def segment_path(log: Path, start: int, end: int) -> Path:
     return log.with_name(f"{log.name}.{start:016d}-{end:016d}")
 
 
+def plain_segment(path: Path) -> tuple[Path, Piece] | None:
+    """The log of a segment that is not compressed, and what it has of it, by its name; None of any other file."""
+    found = NAME.fullmatch(path.name)
+    if found is None or found[2] is None or found[4] or found[5]:
+        return None
+    start, end = int(found[2]), int(found[3])
+    return path.with_name(found[1]), Piece(start, end, path, start)
+
+
+def plain_size(path: Path) -> int:
+    """Bytes of a segment that is not compressed, as its name says; 0 of any other file."""
+    found = plain_segment(path)
+    return found[1].end - found[1].start if found is not None else 0
+
+
 def removed_path(log: Path) -> Path:
     """The records of what was removed."""
     return log.with_name(f"{log.name}.removed")

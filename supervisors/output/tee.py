@@ -12,10 +12,12 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from muster.supervisors.model.job_logs import OWN_LINE
 from muster.supervisors.output.gaps import Counts, Gap
 from muster.supervisors.output.log_file import Claims, LogFile
 from muster.supervisors.output.log_layout import Folder, Layout
@@ -34,6 +36,8 @@ SMALL_FIFO, ALL_FIFOS = 1 << 17, 1 << 25
 _COPIED = 1 << 17
 #: Seconds after an error until the file is tried again.
 RETRY_S = 1.0
+#: A file system may keep whole seconds, or every other one.
+_COARSE_NS = 2_000_000_000
 _TAIL_BYTES = 4096
 _TAIL_LINES = 20
 
@@ -148,9 +152,9 @@ class RankLog:
             return
         with contextlib.suppress(OSError):
             self._file.check()
-            if self._file.last_line().startswith(b"[muster: " + b" ".join(text.encode().split()[:2]) + b" "):
+            if self._file.last_line().startswith(f"{OWN_LINE}{' '.join(text.split()[:2])} ".encode()):
                 return  # a predecessor wrote it, and died before the ranks were let go
-            self._file.append(f"[muster: {text}]\n".encode())
+            self._file.append(f"{OWN_LINE}{text}]\n".encode())
             self._store_end()
 
     def drain(self) -> Gap | None:
@@ -327,7 +331,7 @@ class RankLog:
         gap = self._gap
         if gap is None or self._file.offset <= max(known, 0):
             return
-        if self._file.last_line().startswith(f"[muster: {gap.bytes} bytes lost ".encode()):
+        if self._file.last_line().startswith(gap.begin().encode()):
             self._settle_gap()
             self._store_end()
 
@@ -358,6 +362,22 @@ class RankLog:
         """Where the output ends, for a successor that finds less than that."""
         self._count.end, self._count.inode = self._file.offset, self._file.inode
         self._counts.store_end(self._slot)
+
+
+def took_its_last(fifo: Path, log: Path) -> bool:
+    """Whether a process that has ended took output with it: its last write into the FIFO is younger than the last into
+    its log, and the FIFO is empty. That happens where nobody else had the FIFO open. Must be asked before anything is
+    read or written. Raises OSError."""
+    written, stored = os.stat(fifo).st_mtime_ns, os.stat(log).st_mtime_ns
+    if written <= stored or (not stored % 1_000_000_000 and written - stored < _COARSE_NS):
+        return False
+    fd = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        look = select.poll()
+        look.register(fd, select.POLLIN)
+        return not any(events & select.POLLIN for _, events in look.poll(0))
+    finally:
+        os.close(fd)
 
 
 def tail(path: Path) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from muster.probes.kernel import process
 from muster.supervisors.launch import child
 from muster.supervisors.launch.session_start import SessionRefused, SessionRequest
-from muster.supervisors.model import verdict
+from muster.supervisors.model import rank_ends
 from muster.supervisors.session.session_io import Inlet, Outlet, SessionDescriptors, set_size
 from muster.supervisors.supervision_errors import ProtocolError
 from muster.supervisors.system.loop import Alarm, Loop
@@ -258,7 +258,7 @@ class Session:
         status = self._status
         message = self.why or self._unborn()
         by_signal = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else 0
-        self.exited = {"exit_code": verdict.shell_code(status), "signal": by_signal, "message": message[:2000]}
+        self.exited = {"exit_code": rank_ends.shell_code(status), "signal": by_signal, "message": message[:2000]}
         self._close_own()
         if self.client is None:
             self._wait_for_somebody()

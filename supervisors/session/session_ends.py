@@ -3,10 +3,10 @@
 import signal
 from collections.abc import Mapping
 
-from muster.probes.kernel import process
+from muster.probes.kernel import marks, process
 from muster.probes.kernel.process import Stat
 from muster.supervisors.launch.containment import Containment
-from muster.supervisors.launch.session_start import MARK, read_environ
+from muster.supervisors.launch.session_start import read_environ
 from muster.supervisors.session.session import Session
 from muster.supervisors.system.ladder import Climb
 from muster.supervisors.system.loop import Loop
@@ -105,4 +105,4 @@ class SessionEnds:
         for session in self._sessions.values():
             if session.lives and session.pid in (stat.pid, stat.session):
                 return session.id
-        return read_environ(stat.pid).get(MARK) or read_environ(stat.session).get(MARK, "")
+        return read_environ(stat.pid).get(marks.SESSION) or read_environ(stat.session).get(marks.SESSION, "")

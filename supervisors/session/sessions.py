@@ -8,11 +8,12 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
+from muster.probes.kernel import marks
 from muster.supervisors.launch import spawning
 from muster.supervisors.launch.child import ProcessSpec
 from muster.supervisors.launch.containment import Containment
 from muster.supervisors.launch.creation.underway import Underway, Waiting
-from muster.supervisors.launch.session_start import MARK, MAX_REQUEST, SessionRefused, SessionRequest, place
+from muster.supervisors.launch.session_start import MAX_REQUEST, SessionRefused, SessionRequest, place
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot
 from muster.supervisors.model.states import State
@@ -198,7 +199,7 @@ class Sessions:
                 ends = open_terminal(request.rows, request.columns, account.uid)
             else:
                 ends = open_pipes(request.stdin, account.uid, account.gid)
-            own = {MARK: ident, "MUSTER_NONCE": like.env["MUSTER_NONCE"]}
+            own = {marks.SESSION: ident, marks.NONCE: like.env[marks.NONCE]}
             like_a_rank = replace(
                 like,
                 argv=request.argv,

@@ -4,8 +4,9 @@ import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, TypeVar
 
+from muster.probes.kernel.backoff import Backoff
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.staging import staged_file
@@ -13,13 +14,16 @@ from muster.supervisors.staging.local_files import LocalSink, LocalSource, Sourc
 from muster.supervisors.staging.remote_files import FileSystem, RemoteSink, RemoteSource
 from muster.supervisors.staging.reporting import Reporting
 from muster.supervisors.staging.staged_file import StagedFile
-from muster.supervisors.staging.tries import Tries
 from muster.supervisors.staging.troubles import FileChanged, NotCopyable, TryAgain
 
 #: Files at a time, and seconds between two looks at how far they are.
 AT_A_TIME, LOOK_S = 4, 0.5
 #: Seconds for the server to forget what was sent in vain.
 GIVE_UP_S = 10.0
+#: Pauses between tries, in seconds; tries of a file that changes.
+FIRST_PAUSE_S, LONGEST_PAUSE_S, CHANGES = 1.0, 60.0, 2
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -140,7 +144,7 @@ class Copies:
 
         def at(position: int) -> None:
             if self._over.is_set():
-                raise TryAgain(f"{copy.what}: given up, because another file failed")
+                raise TryAgain(f"{copy.what}: stopped, because another file failed")
             tries.reached = max(tries.reached, position)
             follow(position)
 
@@ -162,3 +166,41 @@ class Copies:
 
     def _persist(self, work: Callable[[str, str], Copy], path: str, url: str) -> Copy:
         return Tries(self._tries, self._over, self._reporting).run(functools.partial(work, path, url))
+
+
+class Tries:
+    """Further tries of one thing, after pauses that grow. A try that brings not one byte more counts as failed, in a
+    row."""
+
+    def __init__(self, most: int, over: threading.Event, reporting: Reporting) -> None:
+        """`over`: there is to be no other try."""
+        self._most, self._over, self._reporting = most, over, reporting
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._failures = self._changes = self._before = 0
+        #: The furthest byte so far.
+        self.reached = 0
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Raises NotCopyable, and TryAgain when all tries are used up."""
+        while True:
+            try:
+                return work()
+            except FileChanged as error:
+                self._changes += 1
+                if self._changes >= CHANGES:
+                    raise NotCopyable(f"{error}: copy it when nobody writes to it") from None
+                self._again(error)
+            except TryAgain as error:
+                self._again(error)
+
+    def _again(self, error: TryAgain) -> None:
+        if self.reached > self._before:
+            self._failures, self._before = 0, self.reached
+            self._backoff.reset()
+        self._failures += 1
+        if self._failures >= self._most:
+            raise TryAgain(f"{error} ({self._failures} tries in a row)") from None
+        pause = self._backoff.next()
+        self._reporting.retried(str(error), pause)
+        if self._over.wait(pause):
+            raise error

@@ -28,17 +28,17 @@ def read(path: str) -> dict[str, dict[str, Any]]:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise NotCopyable(f"{path}: is no file: give a TOML file with keys as staging_credentials")
+                raise NotCopyable(f"{path}: is not a file: give a TOML file with keys as staging_credentials")
             if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                raise NotCopyable(f"{path}: other users may use it: chmod 600 {path}")
+                raise NotCopyable(f"{path}: other users have access to it: chmod 600 {path}")
             table = tomllib.loads(file.read(_MAX_FILE).decode())
     except OSError as error:
         raise NotCopyable(f"{path}: {str(error.strerror).lower()}: the job's user must be able to read it") from None
     except ValueError as error:
         at = str(error).rpartition("(")[2].rstrip(")") if isinstance(error, tomllib.TOMLDecodeError) else "no text"
-        raise NotCopyable(f"{path}: is no TOML: {at}") from None
+        raise NotCopyable(f"{path}: is not TOML: {at}") from None
     if wrong := [name for name, section in table.items() if not isinstance(section, dict)]:
-        raise NotCopyable(f"{path}: {wrong[0]!r} is outside of a section: write it below [s3], or another scheme")
+        raise NotCopyable(f"{path}: {wrong[0]!r} is outside a section: write it below [s3] or another scheme")
     return table
 
 

@@ -126,17 +126,17 @@ class LocalSink:
         while not os.path.lexists(there):
             there = os.path.dirname(there)
         if not os.path.isdir(there):
-            raise NotCopyable(f"{there}: is no folder, so that {self.shown} cannot be made")
+            raise NotCopyable(f"{there}: is not a folder: cannot make {self.shown} in it")
         if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
             name = os.environ.get("USER") or str(os.geteuid())
             raise NotCopyable(
-                f"{self.shown}: user {name} may not write into {there}: give another path, or change that"
+                f"{self.shown}: user {name} may not write into {there}: give another path, or let the user write there"
             )
         wanted = 0
         for item in items:
             target = self.target(item)
             if os.path.isdir(target):
-                raise NotCopyable(f"{target}: is a folder, where a file is to be copied to")
+                raise NotCopyable(f"{target}: is a folder, but a file is to be copied there: give another path")
             if not self.has(item):
                 wanted += max(0, (item.size or 0) - _size(self._part(item)))
         return os.stat(there).st_dev, wanted, there
@@ -263,7 +263,7 @@ def refuse_without_room(wanted: dict[int, int], places: dict[int, str]) -> None:
         free = found.f_bavail * found.f_frsize
         if size > free:
             raise NoRoomHere(
-                f"no room for {size} bytes at {places[device]}, where {free} are free: free some, or give another path"
+                f"no room for {size} bytes at {places[device]}, where {free} are free: make room, or give another path"
             )
 
 

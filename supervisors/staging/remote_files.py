@@ -139,7 +139,7 @@ class RemoteSource:
             yield from self._ranges(item, offset) if self._there.scheme in _RANGES else self._blocks(item, offset)
         except remote_ranges.WholeOnly:
             self._whole.add(item.place)
-            raise TryAgain(f"{self.shown}: the server sends whole files only: from the beginning") from None
+            raise TryAgain(f"{self.shown}: the server sends only whole files: starting again") from None
         except Exception as error:
             raise of_remote(error, self.shown) from None
 

@@ -1,4 +1,4 @@
-"""What a copy tells: lines in the job's log, and the file with its progress."""
+"""What a copy reports: lines in the job's log, and the file with its progress."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What may go wrong in a copy: what another try may mend, and what it may not."""
+"""Errors of a copy: those that another try may solve, and those that it cannot."""
 
 import errno
 import socket

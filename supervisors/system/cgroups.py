@@ -9,36 +9,37 @@ import os
 import zlib
 from pathlib import Path
 
-from muster.probes.kernel import process
+from muster.probes.kernel import mount_table, process
 from muster.supervisors.paths import Root
 from muster.supervisors.system import scope
 from muster.supervisors.system.controllers import hierarchies, job_limits
 
 #: The leaves of a scope.
 SUPERVISOR, RANKS = "supervisor", "ranks"
+#: What a unit with Delegate=yes gives as DelegateSubgroup (systemd 254): musterd, nursery and supervisors are in there.
+DAEMON = "muster-daemon"
 #: Handed down to them always: so a supervisor has its share of the CPUs whatever the ranks fork, and the kernel counts
 #: which processes it killed when out of memory (oom.py) where there is no limit, too.
 _CONTROLLERS = ("cpu", "memory")
 
 
 def find_cgroup_root() -> Path | None:
-    """The folder of the cgroup v2 tree that this process is in, if we may make subtrees there."""
+    """The folder of the cgroup v2 tree that this process is in, if we may make subtrees there. Of a cgroup that is
+    DAEMON's it is the one above: that has no process itself, so that it can hand controllers down to jobs."""
     mount = _mount()
     if mount is None:
         return None
     if not (own := process.cgroup()):
         return None
     folder = mount / own.lstrip("/")
+    if folder.name == DAEMON and folder.parent != mount:
+        folder = folder.parent
     return folder if os.access(folder, os.W_OK) else None
 
 
 def _mount() -> Path | None:
-    mount = None
-    for line in process.read_file("/proc/self/mounts").split(b"\n"):
-        fields = line.split(None, 3)
-        if len(fields) > 2 and fields[2] == b"cgroup2":
-            mount = Path(os.fsdecode(fields[1].replace(b"\\040", b" ")))
-    return mount
+    mounts = [one.path for one in mount_table.read(kind="cgroup2")]
+    return Path(mounts[-1]) if mounts else None
 
 
 def make_cgroup(root: Root, job_id: str) -> tuple[str, str]:
@@ -72,7 +73,7 @@ def _make_v2(root: Root, job_id: str) -> str:
         folder.mkdir(exist_ok=True)
     except OSError:
         return ""
-    if not (folder / "cgroup.kill").exists():
+    if not (folder / "cgroup.kill").exists() or not job_limits.can_hold_processes(folder):
         with contextlib.suppress(OSError):
             folder.rmdir()
         return ""
@@ -81,6 +82,17 @@ def _make_v2(root: Root, job_id: str) -> str:
 
 def _make_freezer(root: Root, job_id: str) -> str:
     return job_limits.make_folders(name_of(root, job_id), ["freezer"]).get("freezer", "")
+
+
+def around(controller: str) -> Path | None:
+    """The cgroup in which the kernel counts this process for a controller ("memory", "pids"), be it of a container, a
+    session or a scheduler; it need not be ours to change. None where there is none. Raises nothing."""
+    with contextlib.suppress(OSError):
+        if (v1 := hierarchies.folder_of(controller)) is not None:
+            return v1
+        if (mount := _mount()) is not None and (own := process.cgroup()):
+            return mount / own.lstrip("/")
+    return None
 
 
 def remove_left(root: Root, job_id: str) -> None:

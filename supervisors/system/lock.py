@@ -1,10 +1,10 @@
-"""Who has a job, a nursery's name: a lock that a living process holds, also on a file system that takes no write.
+"""Which process supervises a job, or has a nursery's name: a lock that a living process holds, even on a read-only file
+system.
 
-Two locks are taken. flock(2), which needs no more than a descriptor for reading, keeps holders apart: of a job it is on
-the folder, which always exists. Beside it a POSIX lock on the lock file, which tells the holder's pid (F_GETLK) and
-keeps supervisors of an earlier release away, which know no other: for writing, or on a read-only file system for
-reading, which a later F_WRLCK conflicts with all the same. Where the lock file cannot be opened at all, the first one
-must do.
+There are two locks. flock(2) keeps holders apart and needs only a descriptor for reading; for a job it is on the
+folder, which always exists. A POSIX lock on the lock file tells the holder's pid (F_GETLK) and keeps out supervisors of
+an earlier release, which know no other lock. It is a lock for writing, or for reading on a read-only file system, which
+still conflicts with a later F_WRLCK. If the lock file cannot be opened at all, the first lock must do.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import os
 import struct
 from pathlib import Path
 
+from muster.probes.kernel import open_files
 from muster.supervisors.supervision_errors import AlreadySupervised, Untrusted
 from muster.supervisors.system import trust
 
@@ -79,6 +80,20 @@ def take(path: Path, folder: Path | None = None) -> Lock:
     return Lock(fds)
 
 
+def wait(name: str, folder: int) -> None:
+    """Waits until nobody has the lock with the file `name` in the folder with this descriptor, as `take` takes both.
+    The holder may rename the folder meanwhile. It ends the wait by its death, too. Must not be called by the holder of
+    any other lock with this file. Raises OSError where the file cannot be opened."""
+    fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+    finally:
+        os.close(fd)
+    with contextlib.suppress(OSError):  # a file system that has none
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        fcntl.flock(folder, fcntl.LOCK_UN)
+
+
 def holder(path: Path) -> int:
     """Pid of the process that has the lock with this file; 0 for none, also where the file, or its folder, does not
     exist. Must not be called by the holder itself, whose lock the closing of the file would release. Raises OSError."""
@@ -98,12 +113,7 @@ def holder(path: Path) -> int:
 def is_open(path: Path, pid: int) -> bool:
     """Whether a process has this file open, as a supervisor has its lock. Asks /proc alone, and so no disk, which may
     not answer."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):
-                if os.readlink(f"/proc/{pid}/fd/{name}") == os.fspath(path):
-                    return True
-    return False
+    return os.fspath(path) in open_files.targets(pid)
 
 
 def _posix(path: Path, fds: list[int]) -> OSError | None:

@@ -9,24 +9,25 @@ import os
 import re
 import time
 
-from muster.probes.kernel import process
+from muster.probes.kernel import kmsg, process
+from muster.probes.kernel.kmsg import KernelRecord
+from muster.supervisors.system import cgroups
 
 #: "Out of memory: Killed process 4711 (python) ...", "Memory cgroup out of memory: ..." and, with
 #: vm.oom_kill_allocating_task, "Out of memory (oom_kill_allocating_task): ...". A name may hold a parenthesis.
-_KILLED = re.compile(r"ut of memory(?: \(\w+\))?: Killed process ([0-9]+) \((.*?)\)(?:[ ,]|$)", re.MULTILINE)
+_KILLED = re.compile(r"ut of memory(?: \(\w+\))?: Killed process ([0-9]+) \((.*?)\)(?:[ ,]|$)", re.DOTALL)
 #: The line before it (Linux 5.0), which tells whose limit was reached.
-_LIMITED = re.compile(r"^oom-kill:constraint=CONSTRAINT_MEMCG,.*,oom_memcg=(.*),task_memcg=.*,task=(.*),pid=([0-9]+),")
+_LIMITED = re.compile(
+    r"^oom-kill:constraint=CONSTRAINT_MEMCG,.*,oom_memcg=(.*),task_memcg=.*,task=(.*),pid=([0-9]+),", re.DOTALL
+)
+#: What each such record contains.
+_WORDS = (b"ut of memory", b"oom-kill:")
 #: Seconds for which a process that was killed may be why another one ends: the timeouts of NCCL and gloo.
 _LATER_S = 600.0
 #: Of a rank whose SIGKILL was somebody else's.
 NOT_THE_KERNEL = "neither muster nor the kernel's OOM killer sent it"
-_NUMBER = re.compile(r"[0-9]+")
-#: Records of the kernel's log that are looked at, at most: all that its usual buffer holds.
-_MAX_RECORDS = 50_000
 #: So much below a limit it is reached: the kernel counts memory in batches of some pages for each CPU.
 _BATCH = 4 << 20
-#: The log's clock stands still while the node sleeps, and is a little apart from ours, in seconds.
-_SLACK_S = 2.0
 
 
 def kills(cgroup: str) -> int:
@@ -39,6 +40,12 @@ def kills(cgroup: str) -> int:
                 if name == b"oom_kill":
                     return int(number)
     return 0
+
+
+def kills_around() -> int:
+    """The same of the cgroup in which the kernel counts the memory of this process."""
+    around = cgroups.around("memory")
+    return kills(str(around)) if around is not None else 0
 
 
 def limit_reached(cgroup: str) -> int:
@@ -87,54 +94,26 @@ def killed_at_limit(cgroup: str, since: float) -> str | None:
 
 
 def _oldest(since: float) -> float:
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - since + _SLACK_S
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - since + kmsg.SLACK_S
     return time.clock_gettime(time.CLOCK_MONOTONIC) - age
 
 
-def _records() -> list[str] | None:
+def _records() -> list[KernelRecord] | None:
     """What the kernel's log has about processes that were killed; None as for `victims`."""
-    if not process.pids_are_the_kernels():
-        return None
-    try:
-        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    found = []
-    try:
-        for _ in range(_MAX_RECORDS):
-            try:
-                record = os.read(fd, 8192)
-            except BrokenPipeError:  # overwritten before it was read: the next one
-                continue
-            except OSError:  # EAGAIN: the end; EINVAL: longer than any record can be
-                break
-            if not record:
-                break
-            if b"ut of memory" in record or b"oom-kill:" in record:
-                found.append(record.decode("utf-8", "replace"))
-    finally:
-        os.close(fd)
-    return found
+    with contextlib.suppress(OSError):
+        return kmsg.since_boot(_WORDS) if process.pids_are_the_kernels() else None
+    return None
 
 
-def parse(record: str, oldest: float) -> dict[int, str]:
-    """The process of one record of /dev/kmsg that is not older than `oldest` (seconds of CLOCK_MONOTONIC)."""
-    match = _KILLED.search(_text(record, oldest))
+def parse(record: KernelRecord, oldest: float) -> dict[int, str]:
+    """The process of a record that is not older than `oldest` (seconds of CLOCK_MONOTONIC)."""
+    match = _KILLED.search(record.text) if record.seconds >= oldest else None
     return {int(match[1]): match[2]} if match is not None else {}
 
 
-def parse_limited(record: str, oldest: float, cgroup: str) -> str:
+def parse_limited(record: KernelRecord, oldest: float, cgroup: str) -> str:
     """As `parse`, "name (pid N)", of a process that was killed because this cgroup (path) had reached its limit. The
     log has the cgroup as the host sees it, so only the name is compared. Empty for any other record."""
-    match = _LIMITED.search(_text(record, oldest))
+    match = _LIMITED.search(record.text) if record.seconds >= oldest else None
     here = match is not None and os.path.basename(cgroup) == os.path.basename(match[1])
     return f"{match[2]} (pid {match[3]})" if match is not None and here else ""
-
-
-def _text(record: str, oldest: float) -> str:
-    """Of "priority,number,microseconds,flags;text"; empty for another one, or an older one."""
-    head, _, text = record.partition(";")
-    fields = head.split(",")
-    if len(fields) < 3 or not _NUMBER.fullmatch(fields[2]) or int(fields[2]) / 1e6 < oldest:
-        return ""
-    return text

@@ -277,13 +277,21 @@ def _group_name(gid: int) -> str:
         return str(gid)
 
 
+def overflow_uid() -> int:
+    """The number that the kernel shows for users whom our user namespace does not have."""
+    try:
+        with open("/proc/sys/kernel/overflowuid", "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 65534
+
+
 def _is_unmapped(uid: int) -> bool:
     """Whether this number stands for users outside our user namespace, whom the creator of the namespace vouches
     for."""
+    if uid != overflow_uid():
+        return False
     try:
-        with open("/proc/sys/kernel/overflowuid", "rb") as file:
-            if int(file.read()) != uid:
-                return False
         with open("/proc/self/uid_map", "rb") as file:
             spans = [tuple(map(int, line.split())) for line in file]
     except (OSError, ValueError):

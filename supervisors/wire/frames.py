@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.supervision_errors import ProtocolError
 
-#: Most bytes of data in a frame; most bytes of a stream that are on their way and not acknowledged.
+#: Most bytes of data in a frame; most bytes of a stream that are on their way and not acknowledged. The client has the
+#: same (client/exec_state.py).
 MAX_DATA = 1 << 16
 WINDOW = 1 << 20
 

@@ -1,5 +1,6 @@
 """The messages from a supervisor to the nursery that forked it, over their own socket pair.
 
+    waits            it has no job, and may be given one
     ready            the control socket listens
     ranks [pid, ..]  these are ranks: do not reap them before `reap`
     hold  + fds      keep these read ends of the FIFOs open, so that their content outlives this supervisor
@@ -9,9 +10,11 @@
 
 and from the nursery to the supervisor:
 
+    job   job folder   of one that waits: this is its job; `folder`: the daemon is about to record it there, see below
     ended pid status   a rank that is now the nursery's child has ended with this status; the zombie stays until `reap`
 
-If the nursery has died, these messages are dropped and the job continues.
+A supervisor with a `folder` waits until the daemon, which has the job's lock, lets go of it, and leaves if the job was
+not recorded by then. If the nursery has died, these messages are dropped and the job continues.
 """
 
 import contextlib

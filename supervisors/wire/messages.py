@@ -26,6 +26,10 @@ and the nursery:
     {"op": "hello", "protocol": 1}            -> as above
     {"op": "tend", "job": "<id>"}             -> {"op": "tend", "job": "<id>", "ok": true, "pid": supervisor's pid}
                                                  once a supervisor for it listens on its control socket
+    {"op": "expect", "job": "<id>", "folder": "<name>"}
+                                              no answer: the daemon, which has the job's lock, is about to record it,
+                                                 and `tend` follows. The supervisor that waits, if there is one, may
+                                                 begin once the daemon lets go of the lock
 
 and, unasked, to each daemon that is connected:
 

@@ -64,7 +64,7 @@ class Plan:
 @pytest.mark.parametrize("number", range(max(2, POINTS // 8)))
 def test_standalone_point(number: int) -> None:
     plan = Plan.draw(SEED, number)
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         trap = "" if plan.stubborn else "sleep 0.5; echo saved; exit 3"
         run = Run(folder, RANK.format(folder=folder, trap=trap), "--grace", f"{GRACE_S:g}s")

@@ -118,8 +118,8 @@ def _acted(names: Sequence[str], rounds: int, at_once: int) -> bool:
 def _report(rule: str, scenarios: Sequence[Scenario], outcomes: Sequence[Outcome]) -> str:
     lines = [
         f"\n## {rule}\n",
-        "| scenario | must be | traces | HUNG | right | SUSPECT, min: median, 90 % | HUNG, min: median, 90 % | most | "
-        "what was wrong |",
+        "| scenario | must be | traces | SUSPECT, HUNG | right | SUSPECT, min: median, 90 % | "
+        "HUNG, min: median, 90 % | most | what was wrong |",
     ]
     lines.append("|---" * 9 + "|")
     for scenario in scenarios:
@@ -130,7 +130,7 @@ def _report(rule: str, scenarios: Sequence[Scenario], outcomes: Sequence[Outcome
         bad = [outcome for outcome in mine if outcome.wrong]
         limit = f"<= {scenario.within_min:g}" if scenario.within_min is not None else "never"
         example = f"{bad[0].wrong} (seed {bad[0].seed})" if bad else ""
-        hung = sum(outcome.hung for outcome in mine)
+        hung = f"{sum(outcome.suspected > 0 for outcome in mine)}, {sum(outcome.hung for outcome in mine)}"
         right = len(mine) - len(bad)
         what = f"{scenario.name} {scenario.what}"
         cells = (what, limit, len(mine), hung, right, suspect, told, most, example)
@@ -150,6 +150,10 @@ def _report(rule: str, scenarios: Sequence[Scenario], outcomes: Sequence[Outcome
         f"\nHUNG: {true} of {positives} hangs (recall {recall}), {in_time} of them in time; {false} false alarms in "
         f"{len(outcomes) - positives} traces without a hang (precision {precision})."
     )
+    healthy = [o for o in outcomes if next(s for s in scenarios if s.name == o.scenario).within_min is None]
+    if healthy:
+        once, often = sum(o.suspected > 0 for o in healthy), sum(o.suspected for o in healthy)
+        lines.append(f"SUSPECT: {once} of {len(healthy)} healthy traces, {often} times in all.")
     with_stacks = hangs & {scenario.name for scenario in STACKED}
     for what, names in (("with stacks", with_stacks), ("without stacks", hangs - with_stacks)):
         good = [outcome for outcome in outcomes if outcome.scenario in names and outcome.hung and not outcome.wrong]

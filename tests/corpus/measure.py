@@ -40,6 +40,8 @@ class Outcome:
     #: Minutes from the onset to the first SUSPECT (HUNG where there is none before), and to HUNG.
     suspect_min: float = math.inf
     hung_min: float = math.inf
+    #: How often it was SUSPECT.
+    suspected: int = 0
 
 
 def trace(scenario: Scenario, seed: int, *, harsh: bool = False) -> tuple[Told, list[dict[str, Any]]]:
@@ -154,7 +156,7 @@ def _outcome(
     suspect: float,
     until_hung: float,
 ) -> Outcome:
-    return Outcome(name, seed, harsh, hung, delay, said, wrong, suspect, until_hung)
+    return Outcome(name, seed, harsh, hung, delay, said, wrong, suspect, until_hung, said.count("SUSPECT"))
 
 
 def for_plain(scenario: Scenario) -> Scenario:

@@ -84,6 +84,8 @@ class Act:
     stacks: tuple[Stack, ...] = ()
     #: The collective in which it waits, as its communication library says.
     inside: str = ""
+    #: Of steps shorter than a record: what it is seen doing at a time (of the play), by its state, wchan and stacks.
+    seen: "Callable[[float], Act] | None" = None
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ def dump(play: Play, t: float, wall: float) -> list[RankStack]:
     """A dump of the stacks of all ranks at this time of the play; counters go on as they did while it was recorded."""
     found = []
     for r, spells in enumerate(play.ranks):
-        act = _spell(spells, t).act
+        act = _seen(spells, t)
         if not act.there or not act.stacks:
             continue
         first, last = act.stacks[0], act.stacks[-1]
@@ -275,6 +277,11 @@ def _spell(spells: Sequence[Spell], t: float) -> Spell:
     return found
 
 
+def _seen(spells: Sequence[Spell], t: float) -> Act:
+    act = _spell(spells, t).act
+    return act if act.seen is None else act.seen(t)
+
+
 def _integral(spells: Sequence[Spell], t: float, name: str, since: float = 0.0) -> float:
     total = 0.0
     for i, spell in enumerate(spells):
@@ -295,7 +302,7 @@ def _procs(play: Play, t: float, weather: Weather) -> list[dict[str, Any]]:
     begin = max([0.0, *(at for at in play.restarts if at <= t)])
     found = []
     for r, spells in enumerate(play.ranks):
-        act = _spell(spells, t).act
+        act = _seen(spells, t)
         if not act.there:
             continue
         found.append(

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tests.corpus.physics import FUTEX, POLL, SLEEP, Act, Play, Spell, between, flat
-from tests.corpus.scenarios import MINUTE, Scenario, Setting, Told, asleep, spin, u8
+from tests.corpus.physics import FUTEX, LINE, POLL, SLEEP, Act, Play, Spell, between, flat
+from tests.corpus.scenarios import MINUTE, Scenario, Setting, Told, asleep, spin, u8, u16
 
 FIFO, NFS = "fifo_open", "nfs_wait_bit_killable"
 SLEEPS, COMPUTES = asleep(), Act(cpu=0.99, state="R")
@@ -96,9 +96,32 @@ def traced(s: Setting) -> Told:
 
 
 def small_kernels_that_move_data(s: Setting) -> Told:
-    """At little power, and nothing in memory: 200 MB of fabric and 300 bytes of log a minute."""
-    small = Act(util=flat(100), power=s.spin_power, fabric=200e6 / 60, log=5, cpu=1.0, state="R")
+    """At little power, and nothing in memory: 200 MB of fabric, and 300 bytes of log a minute of rank 0."""
+    small = Act(util=flat(100), power=s.spin_power, fabric=200e6 / 60, cpu=1.0, state="R")
+    return replace(_then(s, CHANGES, replace(small, log=5), small, minutes=40), onset=None)
+
+
+def small_kernels_in_silence(s: Setting) -> Told:
+    """The same without a line of log."""
+    small = Act(util=flat(100), power=s.spin_power, fabric=200e6 / 60, cpu=1.0, state="R")
     return replace(_then(s, CHANGES, small, minutes=40), onset=None)
+
+
+def small_kernels_of_each_rank(s: Setting) -> Told:
+    """Cards without a fabric, whose ranks write a line each 16 s."""
+    small = Act(util=flat(100), power=s.spin_power, log=5, cpu=1.0, state="R")
+    return replace(_then(s, replace(CHANGES, fabric=0.0), small, minutes=70), onset=None)
+
+
+def spin_with_lines(s: Setting) -> Told:
+    """Its fabric fell silent, and something writes a line a minute, as before."""
+    lines = replace(CHANGES, log=LINE / 60)
+    return _then(s, lines, replace(spin(s), log=LINE / 60), spin(s), minutes=26)
+
+
+def server(s: Setting) -> Told:
+    """It served, and waits for requests; something writes a line a minute."""
+    return _then(s, CHANGES, Act(cpu=0.01, log=LINE / 60, wchan=POLL), minutes=26)
 
 
 def spin_from_start(s: Setting) -> Told:
@@ -235,6 +258,10 @@ def one_computes(s: Setting) -> Told:
 
 def loops_with_io(s: Setting) -> Told:
     return _then(s, CHANGES, replace(COMPUTES, write=300), SLEEPS, minutes=67)
+
+
+def loops(s: Setting) -> Told:
+    return _then(s, CHANGES, COMPUTES, SLEEPS, minutes=67)
 
 
 def small_kernels_that_log(s: Setting) -> Told:
@@ -430,6 +457,31 @@ ROWS: tuple[Scenario, ...] = (
         ranks=_MANY,
     ),
     Scenario(
+        *("P49", "small kernels that move data, without a log", small_kernels_in_silence, None, ("ALIVE", "SUSPECT")),
+        kinds=_GPU,
+        ranks=_MANY,
+    ),
+    Scenario(
+        *("P50", "small kernels that log, on cards without a fabric", small_kernels_of_each_rank, None, ("ALIVE",)),
+        ("ALIVE",),
+        kinds=_GPU,
+        ranks=_MANY,
+        weather={"no_fabric": True},
+    ),
+    Scenario(
+        *("P51", "spin, and a line of log a minute", spin_with_lines, 21, ("SUSPECT", "HUNG")),
+        kind="spin",
+        kinds=_GPU,
+        ranks=_MANY,
+        high_confidence=False,
+    ),
+    Scenario(
+        *("P52", "a server that waits for requests", server, 21, ("HUNG",)),
+        kind="livelock",
+        high_confidence=False,
+        kinds=_GPU,
+    ),
+    Scenario(
         *("P45", "one rank is stopped, its peers sleep, and there is no log", stopped_without_log, 11),
         ("SUSPECT", "HUNG"),
         kind="stopped",
@@ -440,6 +492,20 @@ ROWS: tuple[Scenario, ...] = (
     Scenario(
         *("P46", "a rank cannot leave the kernel, and there is no log", u8, 11, ("SUSPECT", "HUNG")),
         kind="io_blocked",
+        weather={"no_log": True},
+    ),
+    Scenario(
+        *("P47", "U16, and the power is not told, either", u16, 21, ("UNKNOWN", "HUNG")),
+        kind="deadlock",
+        no_util=True,
+        high_confidence=False,
+        kinds=_GPU,
+        weather={"no_power": True},
+    ),
+    Scenario(
+        *("P48", "one rank computes for ever, and there is no log", loops, 62, ("BUSY_HOST", "HUNG")),
+        kind="livelock",
+        high_confidence=False,
         weather={"no_log": True},
     ),
 )

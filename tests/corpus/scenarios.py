@@ -400,7 +400,7 @@ SCENARIOS = (
     Scenario("U14", "`while True` after steady work", u14, 61, ("BUSY_HOST", "HUNG"), kind="livelock"),
     Scenario("U15", "a driver that never returns", u15, 0.5, ("DRIVER_HANG",)),
     Scenario(
-        *("U16", "U6 with no utilization", u16, 21, ("UNKNOWN", "HUNG")),
+        *("U16", "U6 with no utilization", u16, 21, ("SUSPECT", "HUNG")),
         kind="deadlock",
         no_util=True,
         high_confidence=False,

@@ -5,14 +5,17 @@ reading of a card falls somewhere into one.
 """
 
 import bisect
-from collections.abc import Callable, Sequence
+import functools
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from muster.probes.hang import Detector, HangSettings
-from muster.probes.hang.hang_records import read
+from muster.probes.hang.dump_schedule import DUMPS
+from muster.probes.hang.hang_records import Record, read
 from muster.probes.hang.slow import SlowChange, SlowRule, SlowVerdict
-from tests.corpus.measure import dumps_between, trace
-from tests.corpus.physics import LINE, Act, Curve, Play, Spell, between
+from tests.corpus.measure import DELAY_S, dumps_between, trace
+from tests.corpus.physics import FUTEX, LINE, POLL, SLEEP, Act, Curve, Play, Spell, between, dump
 from tests.corpus.scenarios import MINUTE, SCENARIOS, Scenario, Setting, Told, asleep, spin
 from tests.corpus.stacked import STACKED, at
 from tests.corpus.variations import VARIATIONS
@@ -132,6 +135,113 @@ def slow_with_stacks(s: Setting) -> Told:
     return Told(Play(ranks, now, kind=s.kind), begin, rank)
 
 
+def _host(s: Setting, *steps: Sequence[tuple[float, str, Act]], log: float = LINE / 5) -> list[list[Spell]]:
+    """Ranks without cards in steps of a second, each of which is a number of parts, one after the other: the share of
+    the step, the stack, and the act at which it is seen then; for the rest of the step it waits in a collective. The
+    last one is that of all that are left."""
+    step_s, ranks = s.rng.uniform(0.3, 2.0), []
+    rates = [s.rng.uniform(0.02, 1.0) for _ in range(s.ranks)]
+
+    def seen(parts: Sequence[tuple[float, str, Act]], t: float) -> Act:
+        # Not at a multiple of the distance of records.
+        left = random.Random(f"{t:.2f} {step_s}").random()
+        for share, life, act in parts:
+            if left < share:
+                return at_times(act, life, t / step_s)
+            left -= share
+        return at_times(WAITS, "torch-reduce", t / step_s)
+
+    for r in range(s.ranks):
+        parts = steps[min(r, len(steps) - 1)]
+        act = Act(cpu=rates[r], log=log if r == 0 else 0.0, seen=functools.partial(seen, parts))
+        ranks.append([Spell(0, act)])
+    return ranks
+
+
+WORKS, NAPS, WAITS = Act(state="R"), asleep(SLEEP), asleep(FUTEX)
+
+
+def at_times(act: Act, life: str, times: float) -> Act:
+    """The same with its stack, in the middle of a run that has waited so often."""
+    first = replace(at(act, life).stacks[0], switches=int(2 * times))
+    return replace(act, stacks=(first,))
+
+
+def slow_host(s: Setting) -> Told:
+    """No cards: short steps in which one rank computes, sleeps or loads twice to 50 times as long as its peers"""
+    rank, share = s.rng.randrange(s.ranks), 1 / s.rng.uniform(2.0, 50.0)
+    odd = s.rng.choice((("torch-evaluates", WORKS), ("torch-guilty_sleep", NAPS), ("torch-loads", asleep(POLL))))
+    slow, fast = [(1.0, *odd)], [(share, "torch-evaluates", WORKS)]
+    ranks, even = _host(s, *[slow if r == rank else fast for r in range(s.ranks)]), _host(s, fast)
+    for mine, alike in zip(ranks, even, strict=True):
+        mine[:] = [
+            Spell(0, alike[0].act),
+            Spell(10 * MINUTE, mine[0].act),
+            Spell(40 * MINUTE, alike[0].act),
+        ]
+    return Told(Play(ranks, 60 * MINUTE, kind=s.kind), 10 * MINUTE, rank)
+
+
+def even_host(s: Setting) -> Told:
+    """No cards: short steps of the same length"""
+    share = s.rng.uniform(0.3, 0.95)
+    return Told(Play(_host(s, [(share, "torch-evaluates", WORKS)]), 60 * MINUTE, kind=s.kind))
+
+
+def host_rank_0_saves(s: Setting) -> Told:
+    """No cards: rank 0 writes logs and checkpoints for a part of each step, its peers wait for it"""
+    share = s.rng.uniform(0.05, 0.25)
+    saves = ("torch-saves", Act(state="D", wchan="folio_wait_writeback"))
+    works = (1 - share, "torch-evaluates", WORKS)
+    return Told(Play(_host(s, [works, (1.0, *saves)], [works], log=LINE * 5), 60 * MINUTE, kind=s.kind))
+
+
+def host_loader(s: Setting) -> Told:
+    """No cards: one rank waits for its data for most of each step, its peers compute as long"""
+    share = s.rng.uniform(0.8, 1.0)
+    loads = [(share * 0.8, "torch-loads", asleep(POLL)), (share * 0.2, "torch-evaluates", WORKS)]
+    return Told(Play(_host(s, loads, [(share, "torch-evaluates", WORKS)]), 60 * MINUTE, kind=s.kind))
+
+
+def host_in_turn(s: Setting) -> Told:
+    """No cards: in each step another rank takes twice to ten times as long"""
+    share, ranks = 1 / s.rng.uniform(2.0, 10.0), s.ranks
+    acts = _host(s, [(share, "torch-evaluates", WORKS)])
+
+    def seen(rank: int, t: float) -> Act:
+        rng = random.Random(f"{t:.2f}")
+        works = rng.randrange(ranks) == rank or rng.random() < share
+        return at_times(WORKS, "torch-evaluates", t) if works else at_times(WAITS, "torch-reduce", t)
+
+    for r, spells in enumerate(acts):
+        spells[0] = Spell(0, replace(spells[0].act, seen=functools.partial(seen, r)))
+    return Told(Play(acts, 60 * MINUTE, kind=s.kind))
+
+
+def host_server(s: Setting) -> Told:
+    """No cards: an inference server: rank 0 waits for requests, the others for work in queues of their own"""
+    share = s.rng.uniform(0.0, 0.3)
+    busy = (share, "torch-evaluates", WORKS)
+    first = [busy, (1.0, "alone-asyncio", asleep("do_epoll_wait"))]
+    others = [busy, (1.0, s.rng.choice(("torch-queue", "alone-event", "torch-reduce")), WAITS)]
+    return Told(Play(_host(s, first, others), 60 * MINUTE, kind=s.kind))
+
+
+def host_evaluates(s: Setting) -> Told:
+    """No cards: rank 0 evaluates for one to three minutes, each quarter of an hour; the others wait for it"""
+    share = s.rng.uniform(0.5, 0.95)
+    ranks, now = _host(s, [(share, "torch-evaluates", WORKS)]), 10 * MINUTE
+    even = [spells[0].act for spells in ranks]
+    while now < 55 * MINUTE:
+        wait = s.rng.uniform(1, 3) * MINUTE
+        for r, spells in enumerate(ranks):
+            waits = at(asleep(cpu=0.002), "torch-reduce")
+            spells.append(Spell(now, at(Act(cpu=0.99, state="R"), "torch-evaluates") if r == 0 else waits))
+            spells.append(Spell(now + wait, even[r]))
+        now += 15 * MINUTE
+    return Told(Play(ranks, 60 * MINUTE, kind=s.kind))
+
+
 def _means(s: Setting, share: float, idle: float, fabric: float, first: int) -> list[Act]:
     """What cards show of steps that are far shorter than a reading: the mean. All work for this share of the step; rank
     `first` idles for `idle` of it, the others wait, as it does for the rest."""
@@ -241,6 +351,7 @@ SLOW = (
     _life("L2", slow_input, kinds=("nvidia",)),
     _life("L4", short_steps, kinds=("nvidia",)),
     _life("L3", slow_with_stacks, ranks=(3, 4, 8), weather={"no_cards": True}),
+    _life("L5", slow_host, ranks=(2, 3, 8), weather={"no_cards": True}),
 )
 EVEN = tuple(
     _life(f"E{number}", make)
@@ -259,6 +370,11 @@ EVEN = tuple(
         ),
         1,
     )
+) + tuple(
+    _life(f"E{number}", make, ranks=(2, 3, 8), weather={"no_cards": True})
+    for number, make in enumerate(
+        (even_host, host_rank_0_saves, host_loader, host_in_turn, host_server, host_evaluates), 11
+    )
 )
 
 
@@ -276,12 +392,25 @@ class SlowOutcome:
     wrong: str
 
 
+def sampled(rule: SlowRule, play: Play, begin: float, seen: Iterable[Record]) -> Iterator[Record]:
+    """The records with the dumps that the rule wants; it must be fed each of them before the next."""
+    due: list[float] = []
+    for record in seen:
+        taken = [time for time in due if time <= record.t]
+        due = [time for time in due if time > record.t]
+        samples = [stack for time in taken for stack in dump(play, time - begin, time)]
+        yield replace(record, samples=tuple(samples))
+        if rule.wants_samples:
+            due = [record.t + DELAY_S + number * HangSettings().stacks_apart_s for number in range(DUMPS)]
+
+
 def run_slow(scenario: Scenario, seed: int, *, harsh: bool = False) -> SlowOutcome:
     """One seed of a scenario: of those in SLOW the rank must be named, and no other; of any other none."""
     told, lines = trace(scenario, seed, harsh=harsh)
     hang, rule, settings = Detector(), SlowRule(), HangSettings()
     changes = []
-    for record in dumps_between(hang, told.play, [read(line) for line in lines]):
+    seen = [read(line) for line in lines]
+    for record in sampled(rule, told.play, seen[0].t, dumps_between(hang, told.play, seen)):
         hang.feed(record)
         if (change := rule.feed(record, hang.job, settings)) is not None:
             changes.append(change)

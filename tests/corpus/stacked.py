@@ -83,9 +83,7 @@ def s33(s: Setting) -> Told:
 
 
 def s34(s: Setting) -> Told:
-    """A burst of traffic that comes before the logs have lost their rhythm is life, once."""
-    waits = at(asleep(cpu=0.002), "torch-reduce")
-    return _logs(_odd(s, at(asleep(SLEEP), "torch-guilty_sleep"), waits, tail_min=12))
+    return _logs(_odd(s, at(asleep(SLEEP), "torch-guilty_sleep"), at(asleep(cpu=0.002), "torch-reduce")))
 
 
 def s30(s: Setting) -> Told:
@@ -284,7 +282,7 @@ STACKED = (
     _hang("S2", "a rank asleep, its peers in a collective", s2, 4, "spin"),
     _hang("S3", "S1 without cards, with lines of a log", s3, 4, "deadlock", weather={"no_cards": True}),
     _hang(
-        *("S34", "S2 without cards, with lines of a log; others use the node's network", s34, 8, "deadlock"),
+        *("S34", "S2 without cards, with lines of a log; others use the node's network", s34, 4, "deadlock"),
         weather={"no_cards": True, "other_net": 10e6},
     ),
     _hang("S4", "a rank stopped, its peers in a collective", s4, 3.5, "stopped"),

@@ -151,6 +151,13 @@ def short_sleeps(s: Setting) -> Told:
     return _cycle(s, 150, (s.rng.uniform(3, 20), act, act), (s.rng.uniform(2, 7.5), waits, waits))
 
 
+def short_retries(s: Setting) -> Told:
+    """Ranks that wait for something outside of the job for up to 15 minutes, and write a line of log now and then."""
+    act, line = work(s), LINE / s.rng.choice((5, 15, 30))
+    waits = replace(asleep(s.rng.choice((SLEEP, POLL)), cpu=0.01), log=line)
+    return _cycle(s, 150, (s.rng.uniform(3, 20), act, act), (s.rng.uniform(2, 15), waits, waits))
+
+
 def one_polls(s: Setting) -> Told:
     """All cards wait for up to 9 minutes, and one rank's program waits for a socket or a child."""
     act, waits = work(s), spin(s)
@@ -224,6 +231,7 @@ VARIATIONS = tuple(
             (one_polls, (2, 8)),
             (workers_compile, (2, 8)),
             (small_kernels_on_all, (2, 8)),
+            (short_retries, (1, 2, 8)),
         ),
         1,
     )

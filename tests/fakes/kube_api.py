@@ -56,8 +56,8 @@ class KubeApi:
         self.node: Node | None = node
         self.asked: list[tuple[str, str]] = []
         self.bodies: list[Node] = []
-        #: Called before each request is answered; what it returns is the answer: (status, headers).
-        self.fault: Callable[[str, str], tuple[int, dict[str, str]] | None] = lambda method, path: None
+        #: Called before each request is answered; what it returns is the answer: (status, headers), or a body with 200.
+        self.fault: Callable[[str, str], tuple[int, dict[str, str]] | bytes | None] = lambda method, path: None
         #: Watches under way, and whether new ones break off in the middle of a line.
         self.watchers: list[queue.SimpleQueue[bytes | None]] = []
         self.broken_watches = False
@@ -200,6 +200,9 @@ def _handler(api: KubeApi) -> type[BaseHTTPRequestHandler]:
             played = api.fault(self.command, path)
             if played is None:
                 return False
+            if isinstance(played, bytes):
+                self._send(200, played, {})
+                return True
             status, headers = played
             if status:
                 self._answer(status, _refusal(status, f"played {status}"), headers)
@@ -208,9 +211,11 @@ def _handler(api: KubeApi) -> type[BaseHTTPRequestHandler]:
             return True
 
         def _answer(self, status: int, body: Node, headers: dict[str, str] | None = None) -> None:
-            data = json.dumps(body).encode()
+            self._send(status, json.dumps(body).encode(), headers or {})
+
+        def _send(self, status: int, data: bytes, headers: dict[str, str]) -> None:
             self.send_response(status)
-            for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
+            for name, value in {"Content-Type": "application/json", **headers}.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()

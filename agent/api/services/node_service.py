@@ -133,6 +133,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             accelerator=view.kind,
             driver_version=plain(view.version),
             pending_checks=server.health.pending,
+            log_work=[plain(text) for text in server.keeping.work] if access.reach().is_everything else [],
         )
 
     def _warnings(self) -> list[str]:

@@ -18,7 +18,7 @@ from muster.agent.telemetry.job_usage import RankUsage
 from muster.agent.telemetry.records import Lost, TelemetryRecord, encoded
 from muster.agent.telemetry.sampling import JobSample, card_key
 from muster.probes.cards.accelerator import ASCEND, NVIDIA
-from muster.supervisors.model.spec import Boot, Violation
+from muster.supervisors.model.spec import Violation
 from muster.v1 import telemetry_pb2
 from muster.v1.telemetry_pb2_grpc import TelemetryServiceServicer
 
@@ -131,11 +131,10 @@ class TelemetryService(TelemetryServiceServicer):
     def _job(self, sample: JobSample) -> telemetry_pb2.JobTelemetry:
         usage, change = sample.usage, self._server.hangs.slow(sample.entry)
         slow = change.ranks if change is not None else ()
-        own = slow if sample.entry.spec.boot == Boot.RANKS else ()  # else the ranks here are launchers
         return telemetry_pb2.JobTelemetry(
             job_id=sample.entry.job_id,
             state=convert.state_to(sample.entry.job.state),
-            ranks=[_rank(rank, rank.rank in own) for rank in sample.ranks],
+            ranks=[_rank(rank, rank.rank in slow) for rank in sample.ranks],
             card_utilization=sample.mean,
             underused=sample.underused,
             processes=usage.processes if usage else 0,

@@ -11,11 +11,9 @@ import click
 from muster.agent.cli.exits import NoDaemon, Why
 from muster.probes.kernel import process
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.paths import Root
+from muster.supervisors.paths import MAX_SOCKET, ROOT_VARIABLE, Root
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: Linux' limit for the path of a unix socket, in bytes.
-_MAX_PATH = 107
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +156,9 @@ def _fitting(path: Path) -> Path:
     if not path.name or "\0" in os.fspath(path):
         raise ValueError(f"{os.fspath(path)!r}: is not the path of a socket")
     length = len(os.fsencode(path))
-    if length > _MAX_PATH:
+    if length > MAX_SOCKET:
         raise ValueError(
-            f"{path}: has {length} bytes, the path of a socket has at most {_MAX_PATH}: use a shorter --root"
+            f"{path}: has {length} bytes, the path of a socket has at most {MAX_SOCKET}: use a shorter --root"
         )
     return path
 
@@ -207,7 +205,7 @@ def _resolve(context: click.Context) -> Address:
             return Address(_under(root))
         if text := os.environ.get("MUSTER_ADDRESS"):
             return _named(text, named)
-        if text := os.environ.get("MUSTER_ROOT"):
+        if text := os.environ.get(ROOT_VARIABLE):
             return Address(_under(text))
     except ValueError as error:
         raise click.UsageError(str(error), context) from None
@@ -216,7 +214,7 @@ def _resolve(context: click.Context) -> Address:
 
 def named_root(context: click.Context) -> Root:
     """The folders of this node: below --root or MUSTER_ROOT, else the system's."""
-    root = context.meta.get(_META, {}).get("root") or os.environ.get("MUSTER_ROOT")
+    root = context.meta.get(_META, {}).get("root") or os.environ.get(ROOT_VARIABLE)
     return Root.under(Path(os.path.abspath(root))) if root else Root.system()
 
 

@@ -78,7 +78,10 @@ class DaemonConnection:
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What a call says of who makes it. Blocks for up to own_token.ANSWER_S where the daemon does not
         answer."""
-        return (*self._claim, *self._token.metadata())
+        return self._told()
+
+    def _told(self, within_s: float | None = None) -> tuple[tuple[str, str], ...]:
+        return (*self._claim, *self._token.metadata(within_s))
 
     # Made when they are asked for: every command would pay for the import, and few need more than one.
 
@@ -132,8 +135,12 @@ class DaemonConnection:
         """One answer. Waits for a slot for as long as for an answer. Raises CallFailed, NoDaemon, BadSpec."""
         slot = self.slot_wait(timeout)
         while True:
+            began = time.monotonic()
+            # The token comes out of the call's time, and takes half of it at most.
+            told = self._told(None if timeout is None else timeout / 2)
+            left = None if timeout is None else max(began + timeout - time.monotonic(), 0.1)
             try:
-                answer = method(request, timeout=timeout, metadata=self.metadata)
+                answer = method(request, timeout=left, metadata=told)
             except grpc.RpcError as error:
                 failure = self.failure(error, timeout)
             else:
@@ -159,13 +166,20 @@ class DaemonConnection:
                 patience.wait_or_raise(failure)
 
     def stream(
-        self, method: Callable[..., Iterator[Response]], request: Any, *, quiet: bool = False
+        self,
+        method: Callable[..., Iterator[Response]],
+        request: Any,
+        *,
+        quiet: bool = False,
+        timeout: float | None = None,
     ) -> Iterator[Response]:
         """The answers one after the other; a list of requests is a stream of them. Waits for a slot, however long it
-        takes; `quiet`: without a word. Raises CallFailed, NoDaemon, BadSpec. Closing the iterator ends the call."""
-        slot = self.slot_wait(None, quiet=quiet)
+        takes, or for `timeout`, as for all answers; `quiet`: without a word. Raises CallFailed, NoDaemon, BadSpec.
+        Closing the iterator ends the call."""
+        slot = self.slot_wait(timeout, quiet=quiet)
+        asked = {} if timeout is None else {"timeout": timeout}
         while True:
-            call = method(iter(request) if isinstance(request, list) else request, metadata=self.metadata)
+            call = method(iter(request) if isinstance(request, list) else request, metadata=self.metadata, **asked)
             try:
                 for answer in call:
                     self.met = True
@@ -173,7 +187,7 @@ class DaemonConnection:
                     yield answer
                 return
             except grpc.RpcError as error:
-                failure = self.failure(error, None)
+                failure = self.failure(error, timeout)
             finally:
                 cancel = getattr(call, "cancel", None)
                 if cancel is not None:
@@ -242,6 +256,11 @@ class DaemonConnection:
         return silent.why(self.address)
 
 
+def may_pass(failure: CallFailed | NoDaemon) -> bool:
+    """Whether another attempt may help."""
+    return failure.transient if isinstance(failure, CallFailed) else failure.why is not Why.FORBIDDEN
+
+
 class Patience:
     """Bounds the attempts to reach a daemon again: PATIENCE_S from now, with pauses that grow from 0.1 to 1 s."""
 
@@ -253,12 +272,10 @@ class Patience:
 
     def wait_or_raise(self, failure: CallFailed | NoDaemon, *, insist: bool = False) -> None:
         """Pauses, where another attempt may help; else raises `failure`. `insist`: also where a limit is reached."""
-        pause = self._pause.pause
+        pause, hopeful = self._pause.pause, may_pass(failure)
         if isinstance(failure, CallFailed):
-            hopeful = failure.transient or (insist and failure.status == "RESOURCE_EXHAUSTED")
+            hopeful = hopeful or (insist and failure.status == "RESOURCE_EXHAUSTED")
             pause = max(pause, failure.retry_after or 0)
-        else:
-            hopeful = failure.why is not Why.FORBIDDEN
         if not hopeful or time.monotonic() + pause > self._end:
             raise failure
         if self._say is not None and time.monotonic() + pause > self._say_at:

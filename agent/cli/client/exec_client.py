@@ -1,5 +1,5 @@
-"""A session from here: what is typed goes there, what it writes comes here, over restarts of the daemon. What is sent,
-acknowledged and asked for again is the client's rule (exec_state.py there).
+"""The client's end of a session: it sends what the user types, prints what the command writes, and survives restarts of
+the daemon. `muster.client`'s exec_state.py decides what is sent, acknowledged and asked for again.
 
 This module imports gRPC: import it inside commands only.
 """

@@ -1,4 +1,4 @@
-"""What is kept of standalone runs, so that they can be looked at when their daemon is gone.
+"""What muster keeps of standalone runs, so that you can look at them after their daemon has exited.
 
 A run lies in `<folder>/<job id>/<host>-<node rank>/`: `state` without the values of the job's environment, and `log`, a
 folder, or a link to logs that stay where they are. Nodes may share the folder (a home on NFS).
@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.paths import JobPaths, Root
+from muster.supervisors.paths import OWN_LOGS, JobPaths, Root
 
 #: So many jobs are kept, the newest; and so many bytes of logs of each, on all its nodes together.
 JOBS, LOG_BYTES = 20, 32 << 20
@@ -114,8 +114,8 @@ def keep(root: Root, *, logs_stay: bool, succeeded: bool) -> KeptRun | None:
         JobPaths(new / "state" / "jobs" / entry.name).spec.write_text(replace(spec, **hidden).to_json(), "utf-8")
         with contextlib.suppress(FileNotFoundError):
             shutil.copy2(root.state.parent / "musterd.log", new)
-        mine = list(_logs_of(root.log, entry.name if logs_stay else ""))
-        if sum(path.lstat().st_size for path in mine) <= LOG_BYTES // max(1, spec.node_count):
+        mine = list(logs_of(root.log, entry.name if logs_stay else ""))
+        if sum(map(_size, mine)) <= LOG_BYTES // max(1, spec.node_count):
             _copy(mine, root.log, new / "log")
         elif logs_stay or not succeeded:
             (new / "log").symlink_to(root.log.resolve(), target_is_directory=True)
@@ -135,7 +135,15 @@ def _copy(files: Iterable[Path], beginning: Path, into: Path) -> None:
     for path in files:
         to = into / path.relative_to(beginning)
         to.parent.mkdir(0o700, parents=True, exist_ok=True)
-        shutil.copy2(path, to, follow_symlinks=False)
+        with contextlib.suppress(FileNotFoundError):  # another node tidies the same log folder
+            shutil.copy2(path, to, follow_symlinks=False)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _files(folder: Path, left_out: Collection[str] = ()) -> Iterator[Path]:
@@ -149,15 +157,14 @@ def _files(folder: Path, left_out: Collection[str] = ()) -> Iterator[Path]:
                 yield path
 
 
-def _logs_of(log: Path, job_id: str) -> Iterator[Path]:
+def logs_of(log: Path, job_id: str) -> Iterator[Path]:
     """The logs of this job, in a folder that others use, too; all with an empty id."""
+    from muster.supervisors.output.log_names import parsed
+
     for path in _files(log):
         top = path.relative_to(log).parts[0]
-        if (
-            not job_id
-            or top == job_id
-            or top.startswith((f"{job_id}-proc-rank-", f"{job_id}-muster-", f"{job_id}-service-"))
-        ):
+        name = parsed(top)
+        if not job_id or top in (job_id, job_id + OWN_LOGS) or (name is not None and name.job_id == job_id):
             yield path
 
 

@@ -1,5 +1,5 @@
-"""What knows a job: the daemon that was asked for, or one that shows a standalone run which has ended; and the folders
-on this node that tell of it without any."""
+"""Where a command finds a job: at the daemon that the options name, at one that shows a kept standalone run, or in the
+folders on this node."""
 
 import os
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ class JobPlace:
     node: str = ""
 
 
-def on_disk(address: Address, job: str) -> JobPlace:
-    """The folders of a job: of the daemon's node, of a kept run, or those that `job` names as a path. Raises
-    CommandFailed where there are none."""
+def on_disk(address: Address, job: str) -> JobPlace | None:
+    """The folders of a job: of the daemon's node, of a kept run, or those that `job` names as a path; None: only the
+    daemon may look. Raises CommandFailed where there are none."""
     if os.sep in job:
         return _named(Path(job))
     if address.path is None:
-        raise CommandFailed(f"{address}: `muster report` reads the disk of its own node: run it there", Exit.USAGE)
+        return None
     from muster.supervisors.model.spec_fields import JOB_ID
 
     root = address.root
@@ -49,7 +49,7 @@ def on_disk(address: Address, job: str) -> JobPlace:
     if not address.explicit and (past := kept_runs.find(job)) is not None:
         return _kept(past)
     if refused:
-        raise CommandFailed(f"{root.jobs}: permission denied: run `muster report` as the user of musterd (root)")
+        return None
     raise CommandFailed(f"job {job}: no such job in {root.jobs}, and no kept standalone run", Exit.NO_SUCH_JOB)
 
 

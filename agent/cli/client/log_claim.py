@@ -1,13 +1,13 @@
-"""Two runs of one job id and one folder for logs would write the same files: the second is refused."""
+"""Refuses a second run with the same job id and log folder, because both would write the same files."""
 
 import contextlib
 import fcntl
 import os
 import socket
-import threading
 import time
 from pathlib import Path
 
+from muster.agent.cli.client.patience import within
 from muster.agent.cli.exits import CommandFailed, Exit
 
 #: Seconds that the file system has to lock a file: a server that is down may never answer.
@@ -69,22 +69,12 @@ def _locked(path: Path) -> int:
 
 
 def _lock(fd: int) -> None:
-    outcome: list[OSError | None] = []
     mine = os.dup(fd)  # if this hangs, the thread has a descriptor of its own
 
     def work() -> None:
         try:
             fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            outcome.append(None)
-        except OSError as error:
-            outcome.append(error)
         finally:
             os.close(mine)
 
-    thread = threading.Thread(target=work, name="log claim", daemon=True)
-    thread.start()
-    thread.join(ANSWER_S)
-    if not outcome:
-        raise TimeoutError
-    if outcome[0] is not None:
-        raise outcome[0]
+    within(ANSWER_S, work)

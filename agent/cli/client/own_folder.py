@@ -10,7 +10,7 @@ from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.printing import note
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
-from muster.supervisors.paths import JobPaths, Root
+from muster.supervisors.paths import MAX_SOCKET, JobPaths, Root
 from muster.supervisors.supervision_errors import SupervisionError, Untrusted
 from muster.supervisors.system import trust
 
@@ -18,7 +18,6 @@ from muster.supervisors.system import trust
 REPORT_S = 30.0
 #: Bytes that `Root.socket` and what is beside it need below the folder, and the limit for a socket's path.
 _SOCKET_BYTES = len("/run/nursery-12345678.sock")
-_MAX_PATH = 107
 #: Where it is tried behind $TMPDIR: a container's /tmp may be everybody's, and not sticky.
 _FOLDERS = ("/tmp", "/var/tmp")
 
@@ -26,8 +25,11 @@ _FOLDERS = ("/tmp", "/var/tmp")
 def new_root() -> Path:
     """In the first of the usual folders that serves. Raises CommandFailed."""
     trouble = ""
-    for folder in dict.fromkeys((tempfile.gettempdir(), *_FOLDERS)):
-        if len(os.fsencode(folder)) + len("/muster-12345678") + _SOCKET_BYTES > _MAX_PATH:
+    folders = list(_FOLDERS)
+    with contextlib.suppress(FileNotFoundError):  # raised where no folder takes a file: the first one below says why
+        folders.insert(0, tempfile.gettempdir())
+    for folder in dict.fromkeys(folders):
+        if len(os.fsencode(folder)) + len("/muster-12345678") + _SOCKET_BYTES > MAX_SOCKET:
             trouble = trouble or f"{folder}: the path is too long for a socket in it"
             continue
         try:
@@ -39,7 +41,7 @@ def new_root() -> Path:
             continue
         except OSError as error:
             raise CommandFailed(
-                f"cannot make a folder in {folder}: {error.strerror}: set TMPDIR to a folder with room",
+                f"cannot make a folder in {folder}: {error.strerror}: set TMPDIR to one with room",
                 Exit.MUSTER_FAILED,
             ) from None
     raise CommandFailed(
@@ -105,6 +107,8 @@ def write_report(root: Root, folder: Path) -> Path | None:
     import anyio
 
     from muster.agent.report import gathering, on_disk, writing
+
+    root = Root(root.run, root.state, log=folder)  # where the logs lie once the command has ended
 
     async def text(job_id: str) -> str | None:
         entry = on_disk.job(root, job_id)

@@ -8,10 +8,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from muster.agent.logs.line_filter import MOST_ALTERNATIVES, MOST_BYTES, MOST_PARTS
 from muster.v1 import log_pb2
-
-#: As the daemon takes them (log.proto, LineFilter).
-_MOST_ALTERNATIVES, _MOST_PARTS, _MOST_BYTES = 16, 16, 1024
 
 #: Parts that come in this order, and characters that come right behind the last of them and may go on.
 _State = tuple[tuple[str, ...], str]
@@ -26,7 +24,7 @@ def wanted_lines(pattern: "re.Pattern[str]") -> log_pb2.LineFilter | None:
     except (AttributeError, TypeError, ValueError, IndexError, RecursionError, re.error):
         return None
     found = {_bounded(parts) for parts, _ in _closed(states)}
-    if not all(found) or len(found) > _MOST_ALTERNATIVES:
+    if not all(found) or len(found) > MOST_ALTERNATIVES:
         return None
     any_of = [log_pb2.LineParts(parts=[part.encode() for part in parts]) for parts in sorted(found)]
     return log_pb2.LineFilter(any_of=any_of, ignore_case=bool(pattern.flags & re.IGNORECASE))
@@ -47,12 +45,12 @@ def _walk(items: Iterable[tuple[Any, Any]], states: list[_State], *, ignore_case
         elif name == "BRANCH" or (name == "IN" and all(str(kind) == "LITERAL" for kind, _ in value)):
             each = value[1] if name == "BRANCH" else [[literal] for literal in value]
             branches = [_walk(branch, states, ignore_case=ignore_case) for branch in each]
-            few = sum(map(len, branches)) <= _MOST_ALTERNATIVES
+            few = sum(map(len, branches)) <= MOST_ALTERNATIVES
             states = [state for branch in branches for state in branch] if few else _closed(states)
         elif name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
             least, most, repeated = value
             written, before = 0, list[_State]()
-            while written < least and states != before and sum(map(_size, states)) < _MOST_BYTES:
+            while written < least and states != before and sum(map(_size, states)) < MOST_BYTES:
                 before, states = states, _walk(repeated, states, ignore_case=ignore_case)
                 written += 1
             if written < most:
@@ -83,8 +81,8 @@ def _size(state: _State) -> int:
 def _bounded(parts: tuple[str, ...]) -> tuple[str, ...]:
     """As much of it as the daemon takes."""
     kept: list[str] = []
-    left = _MOST_BYTES
-    for part in parts[:_MOST_PARTS]:
+    left = MOST_BYTES
+    for part in parts[:MOST_PARTS]:
         fits = part.encode()[:left].decode("utf-8", "ignore")
         left -= len(fits.encode())
         if fits:

@@ -1,5 +1,5 @@
-"""What a command does when the daemon has no slot for its call (agent/api/slots.py): it says so, waits and goes on; and
-when it refuses the token: it gets another one."""
+"""What a command does if the daemon has no slot for its call (agent/api/slots.py): it says so, waits and tries again.
+If the daemon refuses its token, it gets another one."""
 
 import random
 import time

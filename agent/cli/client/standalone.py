@@ -19,6 +19,7 @@ from muster.agent.cli.client.kept_runs import KeptRun
 from muster.agent.cli.client.log_claim import LogClaim
 from muster.agent.cli.exits import CommandFailed, Exit, NoDaemon, not_started
 from muster.agent.cli.printing import note
+from muster.agent.host import task_room
 from muster.agent.host.pid_one import is_init
 from muster.probes.kernel import endings, process
 from muster.probes.kernel.dataclass import dataclass
@@ -30,6 +31,8 @@ from muster.supervisors.system import lock
 #: gives itself less: MARGIN_S and LAST_WORDS_S in agent/ending.py.)
 START_S = 30.0
 END_S = 90.0
+#: Seconds that it may spend besides, waiting for a processor: on a crowded machine that is most of its start.
+CROWDED_S = 300.0
 #: Seconds between two looks whether it listens.
 PROBE_S = 0.003
 #: Seconds between two starts of a daemon that ends again and again.
@@ -38,7 +41,7 @@ AGAIN_S = 1.0
 TIDY_S = 5.0
 LOOK_S = 0.2
 #: The configuration of this node's service applies to our daemon too.
-_SYSTEM_CONFIG = Path("/etc/muster/musterd.toml")
+_SYSTEM_CONFIG = Root.system().config
 #: Without it, in a container or on a laptop, a finding is a warning and refuses no job.
 _BY_ITSELF = '[checks]\npolicy = "warn"\n[health]\npolicy = "warn"\n'
 #: Of a daemon that shows a run: it looks at no node, and nothing is old enough to go.
@@ -101,7 +104,7 @@ class Standalone:
     def wait_ready(self) -> None:
         """Returns when the daemon listens. Raises CommandFailed: 125 with its last words when it ends or takes too
         long, and where a signal came before."""
-        end = time.monotonic() + START_S
+        begun = time.monotonic()
         while True:
             if self._interrupts.first:
                 raise not_started(self._interrupts.first)
@@ -117,10 +120,10 @@ class Standalone:
                 text = f"the daemon of this job {endings.describe_code(code)}"
                 said = self._last_words()
                 raise CommandFailed(f"{text}:\n{said}" if said else f"{text} before it was ready", Exit.MUSTER_FAILED)
-            if time.monotonic() > end:
-                raise CommandFailed(
-                    f"the daemon of this job does not answer:\n{self._last_words()}", Exit.MUSTER_FAILED
-                )
+            if (spent := time.monotonic() - begun) > START_S:
+                waited = min(process.waited_for_cpu(self.process.pid), CROWDED_S)
+                if spent > START_S + waited:
+                    raise CommandFailed(self._silence(spent, waited), Exit.MUSTER_FAILED)
             time.sleep(PROBE_S)
 
     def close(self) -> None:
@@ -163,6 +166,14 @@ class Standalone:
             note(f"the daemon of this job (pid {self.process.pid}) {endings.describe_code(code)}: starting another")
             self.process = _spawn(self.root, self._command, self._fds)
 
+    def _silence(self, spent: float, waited: float) -> str:
+        """`spent`: seconds since its start; `waited`: how many of them it waited for a processor."""
+        text = f"the daemon of this job did not answer within {spent:.0f} s"
+        if waited >= 1.0:
+            text += f", {waited:.0f} s of which it waited for a processor"
+        said = self._last_words()
+        return f"{text}:\n{said}" if said else f"{text}: see whether this machine is overloaded, and try again"
+
     def _last_words(self) -> str:
         lines = _own_log(self.root).read_text("utf-8", "replace").splitlines()
         return "\n".join(lines[-10:])
@@ -183,6 +194,7 @@ def bring(
     unless they are to be kept. `log_dir`: a folder for the logs, made if need be, always kept. `grace_s`: of the job.
     `job_id`, `node_rank`: whose logs will be there, if the id is known. Raises CommandFailed.
     """
+    _refuse_without_room()
     root = own_folder.new_root()
     read_end, write_end = os.pipe()
     claim: LogClaim | None = None
@@ -215,6 +227,7 @@ def bring(
 @contextmanager
 def bring_back(past: KeptRun) -> Iterator[Address]:
     """Starts a daemon that shows a run which has ended, on a copy of its records. Raises CommandFailed."""
+    _refuse_without_room()
     root, interrupts = own_folder.new_root(), Interrupts()
     read_end, write_end = os.pipe()
     own: Standalone | None = None
@@ -237,6 +250,12 @@ def bring_back(past: KeptRun) -> Iterator[Address]:
             _end(own.process, 0.0, interrupts)
             _wait_nursery(Root.under(root))
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _refuse_without_room() -> None:
+    """Raises CommandFailed: a thread that cannot be had would end the daemon, or this command, at any place."""
+    if trouble := task_room.trouble(task_room.COMMAND, task_room.DAEMON):
+        raise CommandFailed(trouble, Exit.MUSTER_FAILED)
 
 
 def _command(root: Path, owner_fd: int, claim_fd: int, past: KeptRun | None) -> tuple[list[str], list[int]]:

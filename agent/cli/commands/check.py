@@ -1,5 +1,6 @@
 """`muster check`: is this node fit? The checks before a start and those of the node, run here and now."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,9 +73,9 @@ def check() -> None:
 )
 @click.option(
     "--cards",
-    metavar="N|I,J",
+    metavar="N|I,J-K|all",
     type=Parsed("cards", spec_values.cards),
-    help="Check N cards, or the cards with these numbers (`3,` means card 3 alone); default: all cards.",
+    help="Check N cards, or the cards with these numbers (`0-3,7`; `3,` means card 3 alone); default: all cards.",
 )
 @click.option(
     "--gate",
@@ -141,6 +142,7 @@ def run(
         gate.answer(address, form or ("json" if as_json else "line"), within)
     import anyio
 
+    from muster.agent.cli.live.at_terminal import working
     from muster.agent.config import loading
     from muster.agent.config.schema import Config
     from muster.agent.errors import StartupError
@@ -162,9 +164,10 @@ def run(
         _refuse_unknown(user)
     daemon, nursery = _parents(address) if _has_ulimit(items) else (0, 0)
     root = named_root(context.find_root())
-    asked = _Asked(items, cards, active, hosts, user, daemon, nursery, _remembered(root), root.state / "active.json")
+    asked = _Asked(items, cards, active, hosts, user, daemon, nursery, _remembered(root), root.active_figures)
     try:
-        results = anyio.run(_checked, settings, asked)
+        with working("checking the node") as say:
+            results = anyio.run(_checked, settings, asked, say)
     except node_checks.UnknownItem as error:
         raise CommandFailed(str(error), Exit.USAGE) from None
     if active and address.path is not None:
@@ -218,9 +221,9 @@ def _list(settings: "Config", as_json: bool) -> None:
         emit(table(["ITEM", "WHEN", "CHECKS"], [row[:3] for row in rows]))
 
 
-async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
-    """All of them side by side, with the driver open for as long as that takes, and the active tests after them. Raises
-    UnknownItem, and CommandFailed for a file of limits that cannot be used."""
+async def _checked(settings: "Config", asked: _Asked, say: Callable[[str], None]) -> "list[CheckResult]":
+    """All of them side by side, with the driver open for as long as that takes, and the active tests after them. `say`
+    takes how far they are. Raises UnknownItem, and CommandFailed for a file of limits that cannot be used."""
     import anyio
 
     from muster.agent.node import all_checks
@@ -244,20 +247,20 @@ async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
     try:
         await driver.open()
         results = await all_checks.run(settings.checks, request, looker.look, of_node, asked.items)
-        return results + (await _tested(driver, settings, asked, request.cards) if asked.active else [])
+        return results + (await _tested(driver, settings, asked, request.cards, say) if asked.active else [])
     finally:
         with anyio.CancelScope(shield=True):
             await driver.close()
 
 
-async def _tested(driver: Any, settings: "Config", asked: _Asked, wanted: "CardsWanted") -> "list[CheckResult]":
-    from muster.agent.cli.live.work_line import working
+async def _tested(
+    driver: Any, settings: "Config", asked: _Asked, wanted: "CardsWanted", say: Callable[[str], None]
+) -> "list[CheckResult]":
     from muster.agent.node import active_look
     from muster.probes.active.card_limits import BadLimits
 
     try:
-        with working("testing the cards"):
-            results, trouble = await active_look.look(driver, wanted, settings.active, asked.figures)
+        results, trouble = await active_look.look(driver, wanted, settings.active, asked.figures, tell=say)
     except (OSError, BadLimits) as error:
         raise CommandFailed(f"limits_file of [active]: {error}", Exit.USAGE) from None
     if trouble:
@@ -295,7 +298,7 @@ def _remembered(root: "Root") -> "Inventory":
     from muster.agent.node.node_file import read_inventory
     from muster.probes.node.node_checks import Inventory
 
-    path = root.state / "node.json"
+    path = root.node
     try:
         return Inventory(read_inventory(path))
     except (OSError, ValueError) as error:
@@ -317,7 +320,7 @@ def _refuse_unknown(user: str) -> None:
 def _wanted(cards: int | list[int] | None) -> "CardsWanted":
     from muster.probes.checks.precheck import CardsWanted
 
-    if cards is None:
+    if cards is None or cards is True:
         return CardsWanted(every=True)
     return CardsWanted(count=cards) if isinstance(cards, int) else CardsWanted(indices=tuple(dict.fromkeys(cards)))
 

@@ -65,14 +65,21 @@ def bundle(address: Address, file: Path | None) -> None:
     """
     import tarfile
 
+    from muster.agent.cli.live.at_terminal import working
+
     host = platform.node().partition(".")[0]
     file = file or Path(f"muster-debug-{host}-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
     errors: list[str] = []
     try:
         # Private from the first byte on; and never over an existing file.
         out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(out, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as tar:
-            for name, data in _parts(address, errors):
+        with (
+            working("collecting and compressing") as say,
+            open(out, "wb") as raw,
+            tarfile.open(fileobj=raw, mode="w:gz") as tar,
+        ):
+            for name, data in _parts(address, errors, say):
+                say(name)
                 _add(tar, name, data)
             _add(tar, "errors.txt", "".join(f"{line}\n" for line in errors).encode())
     except OSError as error:
@@ -123,10 +130,12 @@ def told_journal(data: bytes) -> bytes:
     return b"".join(told)
 
 
-def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
+def _parts(address: Address, errors: list[str], say: Callable[[str], None]) -> Iterator[tuple[str, bytes]]:
+    """`say` takes what is asked next, where an answer may take long."""
     from muster.agent.host import build
 
     yield "version.txt", f"muster {build.FULL}\n{platform.python_version()} {platform.platform()}\n".encode()
+    say(f"asking the daemon at {address}")
     yield from _of_daemon(address, errors)
     root = address.root
     files = [root.config, root.nursery_log, root.audit_log, root.faults, root.settings, root.version]
@@ -135,7 +144,8 @@ def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
     except OSError as error:
         errors.append(f"{root.jobs}: {error.strerror}")
         folders = []
-    files += [root.state / "node.json", *(folder / name for folder in folders for name in ("journal", "hang.json"))]
+    jobs = [root.job(folder.name) for folder in folders]
+    files += [root.node, *(path for job in jobs for path in (job.journal, job.hang))]
     for path in (*files, *map(Path, _SYSTEM)):
         try:
             data = _tail(path)
@@ -145,6 +155,7 @@ def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
         except OSError as error:
             errors.append(f"{path}: {error.strerror}")
     for argv in _PROGRAMS:
+        say(" ".join(argv))
         try:
             done = subprocess.run(argv, check=False, capture_output=True, timeout=_PROGRAM_S, stdin=subprocess.DEVNULL)
             yield f"programs/{argv[0]}-{argv[1].strip('-')}.txt", done.stdout + done.stderr
@@ -156,7 +167,7 @@ def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
 
 def _of_daemon(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
     from muster.agent.cli.client.calls import connect
-    from muster.agent.cli.commands.jobs import list_jobs
+    from muster.agent.cli.commands.ps import list_jobs
     from muster.v1 import event_pb2, job_pb2, node_pb2
 
     def events(connection: "DaemonConnection") -> object:

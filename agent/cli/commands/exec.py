@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     default=b"",
     help="With -t: keys that leave the session, as in ctrl-p,ctrl-q; default: none.",
 )
-@click.option("--attach", metavar="SESSION", help="Attach to this session; a client that is attached is detached.")
+@click.option("--attach", metavar="SESSION", help="Attach to this session; this detaches another client.")
 @click.option("--list", "listing", is_flag=True, help="Show the sessions of the job, or of all jobs.")
 @click.option("--end", metavar="SESSION", help="End this session.")
 @format_option

@@ -87,8 +87,10 @@ def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: s
         else:
             emit(_text(change))
     for file in [file for file in bad if bad[file]]:
-        count = "1 line that is" if bad[file] == 1 else f"{bad[file]} lines that are"
-        note(f"{file}: skipped {count} no telemetry record")
+        wrong = "1 line that is not a telemetry record"
+        if bad[file] > 1:
+            wrong = f"{bad[file]} lines that are not telemetry records"
+        note(f"{file}: skipped {wrong}")
     if any(bad.values()):
         raise click.exceptions.Exit(Exit.FAILURE)
 

@@ -59,18 +59,17 @@ def logs(
 ) -> None:
     """Show the output of a job's ranks, or of all jobs of the node.
 
-    Of several ranks it prints whole lines in order of time, each after `[rank N] `. Lines after `[job] ` are muster's
-    work for the job: checks, steps, restarts, the end. Lines after `[muster] ` are other events of the job: gaps,
-    hangs, a replaced supervisor. Of one rank it prints the bytes unchanged.
+    With several ranks it prints whole lines in order of time, each after `[rank N] `. Lines after `[job] ` show what
+    muster did for the job: checks, steps, restarts, the end. Lines after `[muster] ` are other events of the job: gaps,
+    hangs, a replaced supervisor. With one rank it prints the bytes unchanged.
 
-    If a log was deleted, moved or truncated, a line on stderr at the end names it and the missing bytes.
+    If somebody deleted, moved or truncated a log, a line on stderr at the end names it and the missing bytes.
 
     The exit code says whether the output is complete, not how the job ended: 1 if some output is missing.
     """
     from muster.agent.cli.client import follow as following
     from muster.agent.cli.client.calls import connect, get_job, utf8
     from muster.agent.cli.client.knowing import knowing
-    from muster.agent.cli.client.pattern_parts import wanted_lines
     from muster.agent.logs import labels
     from muster.agent.logs.logs_in_place import LogsInPlace
     from muster.v1 import log_pb2
@@ -98,11 +97,13 @@ def logs(
     if tail is not None:
         request.tail_lines = tail
     lines = None
-    if pattern is not None and (wanted := wanted_lines(pattern)) is not None:
+    if pattern is not None:
+        from muster.agent.cli.client.pattern_parts import wanted_lines
         from muster.agent.logs.line_filter import LineFilter
 
-        request.lines.CopyFrom(wanted)
-        lines = LineFilter([tuple(each.parts) for each in wanted.any_of], ignore_case=wanted.ignore_case).of
+        if (wanted := wanted_lines(pattern)) is not None:
+            request.lines.CopyFrom(wanted)
+            lines = LineFilter([tuple(each.parts) for each in wanted.any_of], ignore_case=wanted.ignore_case).of
     for field, value in ((request.since, since), (request.until, until)):
         if value is not None:
             field.FromNanoseconds(max(0, round(value * 1e9)))

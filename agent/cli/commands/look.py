@@ -8,14 +8,12 @@ import click
 
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.printing import as_dict, coloured, emit, emit_json, folded, format_option, wide
-from muster.agent.text import clean, command_line, table
+from muster.agent.text import STATE_COLOURS, clean, command_line, table
 from muster.agent.text import ranks as named
 
 if TYPE_CHECKING:
     from muster.agent.cli.client.calls import DaemonConnection
     from muster.v1 import job_pb2
-
-_COLOURS = {"SUCCEEDED": "green", "RUNNING": "green", "FAILED": "red", "LOST": "red", "STOPPED": "yellow"}
 
 
 @click.command()
@@ -214,4 +212,4 @@ def _facts(facts: list[tuple[str, str]]) -> str:
 
 
 def _coloured(state: str) -> str:
-    return click.style(state, fg=_COLOURS.get(state), bold=True) if coloured() else state
+    return click.style(state, fg=STATE_COLOURS.get(state), bold=True) if coloured() else state

@@ -6,7 +6,7 @@ import click
 
 from muster.agent.cli import drills
 from muster.agent.cli.client.address import Address, pass_address
-from muster.agent.cli.parameters import DURATION
+from muster.agent.cli.parameters import DURATION, Parsed
 from muster.agent.cli.printing import as_dict, coloured, columns, emit, emit_json, folded, format_option, note, wide
 from muster.agent.text import clean, local, size, table
 
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from muster.v1 import node_pb2
 
 _COLOURS = {"CRITICAL": "red", "UNKNOWN": "magenta", "WARN": "yellow", "OK": "green"}
+
+
+def _card_names(written: str) -> list[str]:
+    from muster.agent.cli.spec.spec_values import card_names
+
+    return card_names(written)
 
 
 @click.group(invoke_without_command=True)
@@ -32,7 +38,7 @@ def node(context: click.Context, address: Address, fit: bool, as_json: bool) -> 
     """
     if context.invoked_subcommand is not None:
         if fit:
-            raise click.UsageError("--fit only asks: give it without a command")
+            raise click.UsageError("--fit runs nothing: leave out the command")
         return
     if fit:
         from muster.agent.cli import gate
@@ -76,15 +82,15 @@ def undrain(address: Address, as_json: bool) -> None:
 
 @node.command()
 @pass_address
-@click.argument("cards", nargs=-1, metavar="[CARD]...")
+@click.argument("cards", nargs=-1, metavar="[CARD]...", type=Parsed("card", _card_names))
 @click.option("--all", "everything", is_flag=True, help="Accept all cards that differ from the remembered ones.")
 @format_option
-def accept(address: Address, cards: tuple[str, ...], everything: bool, as_json: bool) -> None:
+def accept(address: Address, cards: tuple[list[str], ...], everything: bool, as_json: bool) -> None:
     """Accept the node's present cards as the expected ones.
 
     The daemon remembers the cards over restarts and reboots. A card that is missing, new, replaced, in another place,
-    or visible only on the PCI bus is a condition until you accept it here. CARD is a number, a UUID, a serial number or
-    a bus id.
+    or visible only on the PCI bus is a condition until you accept it here. CARD is a number, several (`0-3,7`), a UUID,
+    a serial number or a bus id.
     """
     from muster.agent.cli.client.calls import connect, utf8
     from muster.v1 import node_pb2
@@ -92,7 +98,8 @@ def accept(address: Address, cards: tuple[str, ...], everything: bool, as_json: 
     if bool(cards) is everything:
         raise click.UsageError("name the cards, or give --all; `muster node` shows what differs")
     with connect(address) as connection:
-        request = node_pb2.AcceptCardsRequest(cards=[utf8(card, "CARD") for card in cards], all=everything)
+        named = [utf8(card, "CARD") for word in cards for card in word]
+        request = node_pb2.AcceptCardsRequest(cards=named, all=everything)
         answer = connection.call(connection.nodes.AcceptCards, request)
     if as_json:
         emit_json({"accepted": [as_dict(one) for one in answer.accepted]})
@@ -120,9 +127,9 @@ def accept(address: Address, cards: tuple[str, ...], everything: bool, as_json: 
 @click.option(
     "--force",
     is_flag=True,
-    help="Go on although the driver says that a reset does not help, or other processes have the card open.",
+    help="Continue even if the driver says that a reset will not help, or if other processes have the card open.",
 )
-@click.option("--no-active", is_flag=True, help="Leave the active tests out.")
+@click.option("--no-active", is_flag=True, help="Skip the active tests.")
 @click.option("--cancel", is_flag=True, help="End a reset that still waits for jobs; without CARD.")
 @format_option
 def reset(
@@ -139,9 +146,9 @@ def reset(
 
     musterd waits for the card's jobs, closes the driver, runs `nvidia-smi --gpu-reset` or `npu-smi set -t reset`, and
     checks and tests the card. Cards that can only be reset together go together. CARD is a number, a UUID, a serial
-    number or a bus id. Ctrl-C leaves the reset alone: it goes on, and `muster events -f` shows it.
+    number or a bus id. Ctrl-C does not end the reset: it continues, and `muster events -f` shows it.
 
-    Exit code: 0 the card is back; 1 it is not, and the last line says how to go on; 5 refused, nothing was changed.
+    Exit code: 0 the card is back; 1 it is not, and the last line says what to do; 5 refused, nothing was changed.
     """
     from muster.agent.cli.client.calls import connect, proto_duration, utf8
     from muster.v1 import node_pb2
@@ -169,7 +176,7 @@ def _follow_reset(connection: "DaemonConnection", request: "node_pb2.ResetCardRe
         for last in connection.stream(connection.nodes.ResetCard, request):
             _show_step(last, as_json)
     except KeyboardInterrupt:
-        note("the reset goes on: `muster events -f` shows it; `--cancel` ends it while it waits for jobs")
+        note("the reset continues: `muster events -f` shows it; `--cancel` ends it while it waits for jobs")
         raise
     except CommandFailed:
         if last is not None:
@@ -214,6 +221,7 @@ def print_node(found: "node_pb2.Node", as_json: bool) -> None:
         ("ends by", found.containment),
         ("state in", found.state_dir),
         ("logs in", found.log_dir),
+        *(("log work", text) for text in found.log_work),
         *(("warning", text) for text in found.warnings),
     ]
     text = "".join(folded(f"{name:<9} {clean(value)}", 10) + "\n" for name, value in facts if value)

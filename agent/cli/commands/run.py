@@ -1,5 +1,6 @@
 """`muster run` and `start`: a job in the foreground, or in the background."""
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -60,11 +61,11 @@ def run(
     """Run a job, show its output, and exit with its exit code.
 
     The output of the ranks goes to stdout; with several ranks, each line begins with `[rank N] `. Ctrl-C and SIGTERM
-    stop the job, with its grace. A second Ctrl-C kills it, and so does a second SIGTERM that comes more than 4 s after
-    the first. An earlier one counts as the first, since schedulers send SIGTERM twice.
+    stop the job, with its grace. A second Ctrl-C kills it, and so does a second SIGTERM more than 4 s after the first.
+    An earlier SIGTERM changes nothing, because schedulers send it twice.
 
-    The ranks run in this folder and with this umask, as with srun and torchrun; a script `train.py` that is not
-    executable is run by python3. (A daemon of another node, ranks of another user: as `start --help` says.)
+    The ranks run in this folder and with this umask, as with srun and torchrun; python3 runs a script `train.py` that
+    is not executable. For a daemon on another node or ranks of another user, see `muster start --help`.
 
     The ranks get a small default environment and the variables from --env. Without a daemon, or with --standalone,
     muster starts a daemon for this job only, and the ranks get the whole environment of this command. In a ModelArts
@@ -85,6 +86,7 @@ def run(
         raise click.UsageError("--log-dir needs --standalone: any other daemon has its own log folder")
     show = (verbose or on_terminal()) and not quiet
     several = hosts is not None or hosts_file is not None
+    caller.fill_boot_files(draft, wanted=not no_boot_files)
     if attach is not None and not several:
         raise click.UsageError("--attach needs --hosts or --hosts-file: name the daemons that have the job")
     try:
@@ -201,7 +203,7 @@ def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, lab
     if own.report is not None and not quiet:
         note(f"the report of the job is {own.report}")
     if own.keep_logs and (log_dir is None or interrupts.first) and not quiet:
-        note(f"the logs of the ranks are in {own.log_dir}")
+        note(f"the logs of the ranks are in {own.log_dir if log_dir is None else os.path.abspath(log_dir)}")
     if own.kept is not None and not job.succeeded and not quiet:
         note(f"see what happened: muster why {own.kept.job_id}; muster logs {own.kept.job_id}")
     return code

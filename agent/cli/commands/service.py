@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from muster.agent.cli.installed import Installed
 
 _RECORD = OWN.share / "muster/installed.json"
-_CONFIG_FILE = Path("/etc/muster/musterd.toml")
+_CONFIG_FILE = Root.system().config
 #: What a unit file takes without quotes or escapes.
 _PLAIN = re.compile(r"[A-Za-z0-9/_.+@-]+")
 #: Seconds for a program; the service has 300 to start, and 90 to end before.

@@ -1,4 +1,5 @@
-"""Which files make muster a service of a node, and where: those of `muster service install`, and those of a package."""
+"""Which files make muster a service of a node, and where: those of `muster service install`, and those of a package.
+`muster completion` prints one of them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,6 +8,7 @@ import click
 from click.shell_completion import get_completion_class
 
 import muster.agent
+from muster.agent.cli.printing import emit
 from muster.probes.kernel.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -74,9 +76,7 @@ def wanted_files(
         ("zsh", places.zsh / "_muster"),
         ("fish", places.fish / "muster.fish"),
     ):
-        kind = get_completion_class(shell)
-        assert kind is not None  # click has these
-        files[place] = kind(cli, {}, "muster", "_MUSTER_COMPLETE").source() + "\n"
+        files[place] = _completion(cli, shell)
     links = {places.programs / name: bin_folder / name for name in ("muster", "musterd")}
     return {path: text.encode() for path, text in files.items()} | links
 
@@ -85,3 +85,23 @@ def _source() -> Path:
     """Where the units are: in the package, or beside it in a checkout."""
     package = Path(muster.agent.__file__).resolve().parent
     return package / "units" if (package / "units").is_dir() else package.parent / "systemd"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash: muster completion bash > ~/.local/share/bash-completion/completions/muster
+    zsh:  muster completion zsh > a file named _muster in a folder of $fpath
+    fish: muster completion fish > ~/.config/fish/completions/muster.fish
+    """
+    emit(_completion(context.find_root().command, shell))
+
+
+def _completion(cli: click.Command, shell: str) -> str:
+    kind = get_completion_class(shell)
+    assert kind is not None  # click has all three
+    return kind(cli, {}, "muster", "_MUSTER_COMPLETE").source() + "\n"

@@ -40,12 +40,12 @@ def top(address: Address, job: str, interval: float, count: int | None, record: 
 
     On a terminal each card has a curve of its last minutes, and the cards that stand out come first: those with a
     fault, then those that differ most from the others of their job (ODD). Keys: j, c, r show the next job, card, rank
-    (J, C, R the one before), a all; s sorts by number; t changes the time that the curves show.
+    (J, C, R the previous one), a all; s sorts by number; t changes the time that the curves show.
 
-    Of a card it shows utilization (now and before), memory, power, temperature, and the job that holds it. TENSOR, from
-    NVIDIA's Hopper on, is the share of the last seconds in which its tensor cores worked: a card at 100% whose tensor
-    cores are idle waits, copies, or computes without them. Of a rank it shows CPU, memory and input/output of its
-    process and all descendants. `-` marks a reading that is not available, SLOW a rank for which its peers wait.
+    For each card it shows utilization (now and before), memory, power, temperature, and the job that holds it. TENSOR,
+    on NVIDIA cards since Hopper, is the share of the last seconds in which the tensor cores worked: a card at 100% with
+    idle tensor cores waits, copies, or computes without them. For each rank it shows CPU, memory and input/output of
+    its process and all descendants. `-` marks a reading that is not available, SLOW a rank that its peers wait for.
     """
     from muster.agent.cli.client.calls import connect, utf8
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon, StdoutFailed, not_started
-from muster.agent.cli.printing import note, on_terminal, write
+from muster.agent.cli.printing import note, write
 from muster.agent.host import end_signals
 from muster.agent.host.end_signals import Ask
 from muster.supervisors.model.spec import JobSpec
@@ -129,16 +129,11 @@ class AttachedJob:
         return last
 
     def _status_line(self, job: "job_pb2.Job") -> "AbstractContextManager[JobLine | None]":
-        """Below the output, where there is a terminal for it. Nothing of it is imported elsewhere."""
-        if self._quiet or not on_terminal():
+        if self._quiet:
             return nullcontext()
-        from muster.agent.cli.live import status_line
+        from muster.agent.cli.live import at_terminal
 
-        if not status_line.wanted():
-            return nullcontext()
-        from muster.agent.cli.live.job_line import JobLine
-
-        return JobLine(self._connection, job)
+        return at_terminal.job_line(self._connection, job)
 
     def _count(self, job: "job_pb2.Job") -> int:
         """Its ranks on this node; a job with a rank table has them only once the table exists. Raises CallFailed,

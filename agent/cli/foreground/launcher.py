@@ -8,8 +8,6 @@ from muster.agent.cli.printing import note
 from muster.agent.cli.spec import caller
 from muster.agent.cli.spec.job_spec import Draft, is_utf8
 from muster.supervisors.launch.modes import modelarts
-from muster.supervisors.model.rules.boot_files import beside as beside_boot_file
-from muster.supervisors.model.spec import FIELDS
 
 
 def fill(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str | None:
@@ -33,12 +31,7 @@ def fill(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str | None:
         draft.asked = replace(draft.asked, workdir=caller.here())
     if not modelarts.in_container(env):
         return log_dir
-    if asked.code:  # is looked at once it is here
-        draft.asked = replace(draft.asked, boot_files=boot_files or asked.boot_files)
-    elif boot_files:
-        for field, path in beside_boot_file(asked.command, asked.workdir or caller.here()).items():
-            if field not in draft.written:
-                draft.say(FIELDS[field], path, "beside the boot file")
+    caller.fill_boot_files(draft, wanted=boot_files)
     if table:
         address, port = modelarts.meeting_point(env)
         address, port = asked.master_addr or address, asked.master_port or port

@@ -3,6 +3,8 @@
 import contextlib
 import os
 
+from muster.probes.kernel.known_names import IN_POD
+
 #: The file of a container whose manifest names none (`terminationMessagePath`), and the variable that names another.
 DEFAULT, VARIABLE = "/dev/termination-log", "MUSTER_TERMINATION_LOG"
 #: Bytes that the kubelet reads.
@@ -12,7 +14,7 @@ _MOST = 4096
 def write(text: str) -> None:
     """Leaves this text, in a pod only. Best effort: the kubelet makes the file, and what cannot be written there is in
     the log as well."""
-    path = os.environ.get(VARIABLE) or (DEFAULT if "KUBERNETES_SERVICE_HOST" in os.environ else "")
+    path = os.environ.get(VARIABLE) or (DEFAULT if IN_POD in os.environ else "")
     if not path:
         return
     message = text.encode("utf-8", "replace")

@@ -1,22 +1,24 @@
-"""A line on the terminal below the output: rewritten in place, out of the way of each byte, gone in the end.
+"""A status line on the terminal below the output: rewritten in place, never mixed with output, erased at the end.
 
-The output of a job is written as it comes. Before it, what was drawn is erased; behind it, it is drawn again, with the
-cursor, the colours and the character set of the output saved and restored around it. Where it is not certain that this
-damages nothing (output_tail.py) nothing is drawn. Nothing is ever drawn into a pipe or a file, nor from the background.
+The output of a job is written as it comes. Before it, the line is erased; after it, the line is drawn again, with the
+cursor, the colours and the character set of the output saved and restored. If it is not certain that this damages
+nothing (`OutputTail`), nothing is drawn. Nothing is ever drawn into a pipe or a file, nor from the background.
 """
 
 import os
+import re
 import signal
 import stat
 import threading
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum
 from types import FrameType, TracebackType
 from typing import Self
 
 from muster.agent.cli import printing
 from muster.agent.cli.exits import StdoutFailed
-from muster.agent.cli.live.output_tail import LinePlace, OutputTail
 from muster.agent.text import span
 from muster.probes.kernel.dataclass import dataclass
 
@@ -28,14 +30,25 @@ _ROOM = b"\x1bD\x1b[A"
 _NARROWEST, _FEWEST = 12, 3
 #: Seconds for which a message waits for the terminal to take what is being written.
 _WAIT_S = 1.0
+#: Longer unfinished lines are not looked at.
+_LONGEST = 2048
+#: Sequences that leave the cursor where it is: colours, erasing in the line, hiding the cursor, titles and links.
+_HARMLESS = re.compile(rb"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K|\x1b\[\?25[hl]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+#: A sequence that has begun, and may still become one of them.
+_BEGUN = re.compile(rb"\x1b(?:\[[0-9;:?]{0,32}|\][^\x07\x1b]{0,1024}\x1b?)?\Z")
+#: C1 controls as UTF-8, which some terminals obey; and controls that move the cursor or change the characters.
+_C1 = re.compile(rb"\xc2[\x80-\x9f]")
+_CONTROLS = (b"\x0b", b"\x0c", b"\x0e", b"\x0f")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A word or two of the line; `look`: parameters of a colour, as `1;32`."""
+    """A word or two of the line; `look`: parameters of a colour, as `1;32`; `cut`: what does not fit is cut off, not
+    left out."""
 
     text: str
     look: str = ""
+    cut: bool = False
 
 
 def wanted() -> bool:
@@ -147,8 +160,8 @@ class StatusLine:
     def _fitting(self, columns: int) -> bytes:
         out, used = "", 0
         for part in self._parts:
-            text = part.text if out else part.text[:columns]
-            if used + len(text) + 2 * bool(out) > columns:
+            text = part.text if out and not part.cut else part.text[: max(0, columns - used - 2 * bool(out))]
+            if not text or used + len(text) + 2 * bool(out) > columns:
                 break
             used += len(text) + 2 * bool(out)
             coloured = f"\x1b[{part.look}m{text}\x1b[0m" if part.look and self._colours else text
@@ -197,3 +210,63 @@ def _in_front() -> bool:
         return os.tcgetpgrp(2) == os.getpgrp()
     except OSError:
         return True
+
+
+class LinePlace(Enum):
+    """Where something may be drawn that is not the job's: in the line of the cursor, which is empty; in the line below
+    it; nowhere at the moment; nowhere any more, since the job moves the cursor itself."""
+
+    HERE = "here"
+    BELOW = "below"
+    NOT_NOW = "not now"
+    NEVER = "never"
+
+
+class OutputTail:
+    """Where the cursor is after output that a job wrote to the terminal, as far as that is certain. Follows the output
+    byte by byte, without a model of the screen: what is not certain is NOT_NOW."""
+
+    def __init__(self) -> None:
+        self._line = b""
+        self._moves = False
+
+    def take(self, data: bytes) -> None:
+        """Takes output in the order in which the terminal gets it."""
+        if self._moves:
+            return
+        whole = self._line + data
+        # Of what came before only an unfinished line is left: sequences that it holds are judged once more, whole.
+        if b"\x1b" in whole:
+            self._moves = b"\x1b" in _BEGUN.sub(b"", _HARMLESS.sub(b"", whole))
+        self._moves = self._moves or any(one in whole for one in _CONTROLS)
+        self._moves = self._moves or (not whole.isascii() and _C1.search(whole) is not None)
+        line = whole[whole.rfind(b"\n") + 1 :]
+        self._line = line[max(0, line.rfind(b"\r")) :]  # with the \r: something stands in the line from its begin on
+        if len(self._line) > _LONGEST:  # full; a sequence that has not ended at its end must stay whole
+            self._line = b"\r" + b"x" * _LONGEST + self._line[-1100:]
+
+    def begin_line(self) -> None:
+        """The cursor is in an empty line: another program has moved it there."""
+        self._line = b""
+
+    def place(self, columns: int) -> LinePlace:
+        """On a terminal that is so wide."""
+        if self._moves:
+            return LinePlace.NEVER
+        if _BEGUN.search(self._line):
+            return LinePlace.NOT_NOW
+        try:
+            text = _HARMLESS.sub(b"", self._line).decode()
+        except UnicodeDecodeError:  # a character that has not ended, or another encoding
+            return LinePlace.NOT_NOW
+        if not text:
+            return LinePlace.HERE
+        # A line that may be full, or more than one, may have its cursor behind its last column: any move loses that.
+        return LinePlace.BELOW if _at_most(text) < columns else LinePlace.NOT_NOW
+
+
+def _at_most(text: str) -> int:
+    """How many columns a text takes at most."""
+    if text.isascii():
+        return len(text) + 7 * text.count("\t")
+    return sum(8 if char == "\t" else 0 if unicodedata.combining(char) else 1 if char.isascii() else 2 for char in text)

@@ -10,9 +10,12 @@ T = TypeVar("T")
 
 #: Seconds that the curves show; the first at the begin.
 SPANS = (300, 900, 3600, 60)
-HELP = "j job  c card  r rank  a all  s sort  t time  q quit"
-#: The same on a narrow terminal.
-HELP_SHORT = "keys: j c r a s t q"
+#: The keys; the first of these that fits is shown.
+HELPS = (
+    "j job  c card  r rank  a all  s sort  t time  q quit",
+    "j job  c card  r rank  a all  q quit",
+    "keys: j c r a s t q",
+)
 
 
 @dataclass(slots=True)

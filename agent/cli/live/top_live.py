@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from muster.agent.cli.client.calls import DaemonConnection
-from muster.agent.cli.exits import CommandFailed
+from muster.agent.cli.client.calls import DaemonConnection, may_pass
+from muster.agent.cli.exits import CallFailed, CommandFailed, NoDaemon
 from muster.agent.cli.live import top_screen
 from muster.agent.cli.live.recent import KEPT_S, METRICS, PAST_STEP_S, Recent
+from muster.agent.cli.live.status_line import clock
 from muster.agent.cli.live.top_choice import TopChoice, keys
 from muster.agent.cli.terminal import LiveScreen, Terminal
+from muster.agent.text import clean
 from muster.v1 import telemetry_pb2
 
-#: Columns where the terminal does not tell; seconds that the past may take.
-_WIDTH, _PAST_S = 80, 5.0
+#: Columns where the terminal does not tell; seconds that the past may take, and a look: keys wait for it.
+_WIDTH, _PAST_S, _LOOK_S = 80, 5.0, 3.0
 
 
 class TopLive:
@@ -29,6 +31,8 @@ class TopLive:
         self._recent, self._choice = Recent(), TopChoice()
         self._terminal, self._screen = Terminal(), LiveScreen(live=True)
         self._now: telemetry_pb2.GetTelemetryResponse | None = None
+        #: Since when no daemon has answered, and why.
+        self._silent_since, self._why = 0.0, ""
 
     def run(self, interval: float, looks: int) -> None:
         """Until `q`, or so many looks, if `looks` is not 0. Raises CommandFailed and KeyboardInterrupt."""
@@ -55,15 +59,29 @@ class TopLive:
             pass
 
     def _look(self) -> None:
-        request = telemetry_pb2.GetTelemetryRequest(job_id=self._job)
-        self._now = self._connection.patiently(self._connection.telemetry.GetTelemetry, request)
-        self._recent.take(self._now)
+        """A daemon that goes away meanwhile is waited for, for as long as somebody looks: the screen says so."""
+        request, method = telemetry_pb2.GetTelemetryRequest(job_id=self._job), self._connection.telemetry.GetTelemetry
+        try:
+            if self._now is None:
+                self._now = self._connection.patiently(method, request)
+            else:
+                self._now = self._connection.call(method, request, _LOOK_S)
+            self._silent_since = 0.0
+            self._recent.take(self._now)
+        except (CallFailed, NoDaemon) as failure:
+            if self._now is None or not may_pass(failure):
+                raise
+            self._silent_since, self._why = self._silent_since or time.time(), failure.message
         self._draw()
 
     def _draw(self) -> None:
         if self._now is not None:
             columns, rows = shutil.get_terminal_size((_WIDTH, 24))
-            self._screen.draw(top_screen.screen(self._now, self._recent, self._choice, columns, max(rows - 1, 5)))
+            silent = ""
+            if self._silent_since:
+                silent = f"NO ANSWER for {clock(time.time() - self._silent_since)}: {clean(self._why)}"
+            size = (columns, max(rows - 1, 5))
+            self._screen.draw(top_screen.screen(self._now, self._recent, self._choice, *size, silent=silent))
 
     def _wait(self, seconds: float) -> None:
         """Until the next look; each key has its effect at once."""

@@ -17,27 +17,42 @@ from muster.agent.cli.live.recent import (
     Recent,
     memory_share,
 )
-from muster.agent.cli.live.top_choice import HELP, HELP_SHORT, TopChoice
+from muster.agent.cli.live.top_choice import HELPS, TopChoice
 from muster.agent.report import thinning
 from muster.agent.text import clean, local, shorten, size, span
 from muster.v1 import node_pb2, telemetry_pb2
 
-#: Columns of a line of a card but for its curve, and those of the names below a plot.
-_BESIDE, _LABEL = 44, 11
+#: Columns of a line of a card but for its curve and what stands behind `JOB`, and those of the names below a plot.
+_BESIDE, _LABEL = 30, 11
+#: Fewest columns for what stands behind `JOB`. A longer one takes up to half of what it shares with the curve.
+_NAME = 14
 #: In fewer columns a card has a curve and its job alone, a rank its use of CPU and memory. Fewest that there is a
 #: layout for.
 _NARROW, _NARROWEST = 56, 20
-#: Columns of a line of a card there, but for its curve.
-_BESIDE_NARROW = 18
+#: `_BESIDE` and `_NAME` there.
+_BESIDE_NARROW, _NAME_NARROW = 11, 7
+#: A name in fewer columns is only cut.
+_SHORTEST_NAME = 6
 #: Rows of a large plot.
 _LEAST, _TALLEST = 3, 14
+#: A screen of so many rows is too low to say what it leaves out.
+_HINTED = 8
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 #: Steps of the distance by which cards are sorted: a card that wavers stays where it is. In percent.
 _STEADY = 5.0
 
 
-def screen(now: telemetry_pb2.GetTelemetryResponse, recent: Recent, choice: TopChoice, width: int, height: int) -> str:
-    """At most `height` lines of at most `width` columns; the last one names the keys."""
+def screen(
+    now: telemetry_pb2.GetTelemetryResponse,
+    recent: Recent,
+    choice: TopChoice,
+    width: int,
+    height: int,
+    *,
+    silent: str = "",
+) -> str:
+    """At most `height` lines of at most `width` columns; the last one names the keys. `silent`: that all of it is not
+    new, and why, in place of the second line."""
     card = next((one for one in now.cards if one.index == choice.card), None)
     found = _rank_of(now, choice)
     view = _View(now, recent, choice, max(width, _NARROWEST), height)
@@ -49,8 +64,12 @@ def screen(now: telemetry_pb2.GetTelemetryResponse, recent: Recent, choice: TopC
         lines = view.all()
     if len(lines) > height - 1:
         lines = list(filter(None, lines))
+    if silent:
+        lines[1:2] = [silent] if lines[1:2] == [""] else [silent, *lines[1:2]]
+    if (more := len(lines) - (height - 1)) > 0 and height > _HINTED:
+        lines[height - 2 :] = [f"... {more + 1} more lines: j shows one job, r one rank, a taller terminal all"]
     lines = [shorten(line, width) for line in lines[: height - 1]]
-    keys = HELP if width >= len(HELP) else HELP_SHORT
+    keys = next((each for each in HELPS if len(each) <= width), HELPS[-1])
     return "\n".join([*lines, *[""] * (height - 1 - len(lines)), shorten(keys, width)]) + "\n"
 
 
@@ -93,14 +112,17 @@ class _View:
             lines += ["", *self._cards(cards)]
         for job in self._now.jobs:
             if choice.job in ("", job.job_id):
-                lines += ["", top_table.job_line(job)]
+                lines += ["", top_table.job_line(job, self._width)]
                 lines += [self._rank_head, *self._ranks(job)] if job.ranks else []
         return lines
 
     def _cards(self, cards: Sequence[node_pb2.Card]) -> list[str]:
         tensor = not self._narrow and any(card.reading.activity.HasField("tensor") for card in cards)
-        beside = _BESIDE_NARROW if self._narrow else _BESIDE
-        count = max(4 if self._narrow else 12, self._width - beside - (len(top_table.TENSOR) if tensor else 0))
+        shared = self._width - (_BESIDE_NARROW if self._narrow else _BESIDE) - (len(top_table.TENSOR) if tensor else 0)
+        # As if each were odd: the curves do not move when one becomes so.
+        longest = max(len(_label(card, odd=bool(card.job_id))) for card in cards)
+        name = max(_NAME_NARROW if self._narrow else _NAME, min(longest, shared // 2))
+        count = max(4 if self._narrow else 12, shared - name)
         curves = {card.index: self._columns((card.index, UTIL), count) for card in cards}
         odd, far = self._oddness(cards, curves)
         if not self._choice.by_number:
@@ -115,7 +137,8 @@ class _View:
         head = f"CARD UTIL{top_table.TENSOR if tensor else ''}  {time}   MEM POWER TEMP  JOB"
         if self._narrow:
             head = f"CARD UTIL {begin:<{count}} JOB"
-        return [head, *(self._card_line(one, curves[one.index], one.index in odd, tensor) for one in cards)]
+        labels = {one.index: _label(one, odd=one.index in odd, room=name) for one in cards}
+        return [head, *(self._card_line(one, curves[one.index], labels[one.index], tensor) for one in cards)]
 
     def _oddness(
         self, cards: Sequence[node_pb2.Card], curves: dict[int, list[Column | None]]
@@ -131,19 +154,17 @@ class _View:
             far |= {index: max(both) for index, *both in zip(mine, *thinning.distances(series), strict=True)}
         return odd, far
 
-    def _card_line(self, card: node_pb2.Card, curve: Sequence[Column | None], odd: bool, tensor: bool) -> str:
+    def _card_line(self, card: node_pb2.Card, curve: Sequence[Column | None], label: str, tensor: bool) -> str:
         _, power, temperature = top_table.of_card(card)
         share = memory_share(card)
         util = f"{card.reading.utilization:.0f}%" if card.reading.HasField("utilization") else "-"
         util = f"{util:>4}" + (top_table.tensor(card) if tensor else "")
         memory = "-" if share is None else f"{share:.0f}%"
-        words = [*([card.health] if card.health not in ("OK", "") else []), *(["ODD"] if odd else [])]
-        words.append(clean(card.job_id) or "free")
         line = top_table.spark([None if one is None else one.mean for one in curve])
         if self._narrow:
-            return f"{card.index:>4} {util} {line} {' '.join(words)}"
-        power = power.partition("/")[0].rstrip("W") + "W"
-        return f"{card.index:>4} {util}  {line}  {memory:>4} {power:>5} {temperature:>4}  {' '.join(words)}"
+            return f"{card.index:>4} {util} {line} {label}"
+        power = f"{power.partition('/')[0]}W" if "/" in power else power
+        return f"{card.index:>4} {util}  {line}  {memory:>4} {power:>5} {temperature:>4}  {label}"
 
     def _ranks(self, job: telemetry_pb2.JobTelemetry) -> list[str]:
         ranks = list(job.ranks)
@@ -218,6 +239,17 @@ def _cell(one: Column | None, row: int, rows: int, top: float) -> str:
     if int(one.most / top * rows - 1e-9) == row:
         return "·"
     return "▁" if row == 0 else " "
+
+
+def _label(card: node_pb2.Card, *, odd: bool, room: int = 0) -> str:
+    """What stands behind `JOB`; in so little `room` a name loses its middle: jobs often differ in the last characters
+    alone."""
+    health = [card.health] if card.health not in ("OK", "") else []
+    words = [*health, *(["ODD"] if odd else []), clean(card.job_id) or "free"]
+    left = room - len(" ".join(["", *words[:-1]]))
+    if _SHORTEST_NAME < left < len(words[-1]):
+        words[-1] = words[-1][: left // 2] + "…" + words[-1][-((left - 1) // 2) :]
+    return " ".join(words)
 
 
 def _short(seconds: int) -> str:

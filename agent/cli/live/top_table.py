@@ -1,16 +1,17 @@
 """One look of `muster top` as a table of 80 columns, and its rows."""
 
-import time
 from collections.abc import Mapping, Sequence
 
 from muster.agent.cli import show
-from muster.agent.text import clean, numbers, ranks, shorten, size
+from muster.agent.text import clean, numbers, ranks, shorten, size, time_of_day
 from muster.v1 import node_pb2, telemetry_pb2
 
 _BARS = " ▁▂▃▄▅▆▇█"
 #: Looks whose utilization is drawn, beside each card.
 CURVE = 16
 TENSOR = " TENSOR"
+#: Characters of a job's name that are shown in any case.
+_LEAST_NAME = 12
 RANK_HEAD_NARROW = f"{'RANK':>4} {'CPU':>6} {'MEMORY':>8}"
 RANK_HEAD = f"{'RANK':>5} {'DEV':>4} {'PID':>8} {'CPU':>7} {'MEMORY':>9} {'READ/S':>10} {'WRITE/S':>10} S PROCS"
 
@@ -27,7 +28,7 @@ def screen(now: telemetry_pb2.GetTelemetryResponse, sparks: Mapping[int, Sequenc
         lines += ["", columns]
         lines += [shorten(_card(card, list(sparks[card.index])[-room:], room), width) for card in cards]
     for job in now.jobs:
-        lines += ["", shorten(job_line(job), width)]
+        lines += ["", shorten(job_line(job, width), width)]
         if job.ranks:
             lines.append(RANK_HEAD)
             lines += [shorten(rank_line(rank), width) for rank in job.ranks]
@@ -36,7 +37,7 @@ def screen(now: telemetry_pb2.GetTelemetryResponse, sparks: Mapping[int, Sequenc
 
 def head(now: telemetry_pb2.GetTelemetryResponse) -> str:
     """The first line."""
-    said = ["muster top", time.strftime("%H:%M:%S", time.localtime(now.at.ToSeconds()))]
+    said = ["muster top", time_of_day(now.at.ToSeconds())]
     if now.HasField("cpu_usage"):
         said.append(f"cpu {now.cpu_usage:.0f}%")
     if now.HasField("mem_usage"):
@@ -62,9 +63,9 @@ def _card(card: node_pb2.Card, values: Sequence[float | None], room: int) -> str
     return f"{line}  {card.health:<8} {clean(card.job_id) or 'free'}"
 
 
-def job_line(job: telemetry_pb2.JobTelemetry) -> str:
-    """The line above its ranks."""
-    text = f"JOB {clean(job.job_id)}  {show.state(job.state)}"
+def job_line(job: telemetry_pb2.JobTelemetry, width: int) -> str:
+    """The line above its ranks. What does not fit is cut from a long name: the state is not left out for it."""
+    text = f"  {show.state(job.state)}"
     # None at all are those of a job that was not looked at yet.
     text += f"  {job.processes} process{'es' if job.processes != 1 else ''}" if job.processes else ""
     devices = numbers({rank.device for rank in job.ranks})
@@ -72,7 +73,8 @@ def job_line(job: telemetry_pb2.JobTelemetry) -> str:
     if job.HasField("card_utilization"):
         text += f"  cards average {job.card_utilization:.0f}%"
     text += f"  SLOW {ranks(job.slow_ranks)}" if job.slow_ranks else ""
-    return text + ("  UNDERUSED" if job.underused else "")
+    text += "  UNDERUSED" if job.underused else ""
+    return f"JOB {shorten(clean(job.job_id), max(_LEAST_NAME, width - len('JOB ' + text)))}{text}"
 
 
 def rank_line(rank: telemetry_pb2.RankTelemetry, *, narrow: bool = False) -> str:
@@ -102,7 +104,8 @@ def of_card(card: node_pb2.Card) -> tuple[str, str, str]:
     if r.HasField("memory_used_bytes"):
         total = r.memory_total_bytes if r.HasField("memory_total_bytes") else card.memory_bytes
         memory = f"{r.memory_used_bytes / 2**30:.1f}/{total / 2**30:.1f}G"
-    power = f"{r.power_watts:.0f}" if r.HasField("power_watts") else "-"
-    if r.HasField("power_limit_watts"):
-        power += f"/{r.power_limit_watts:.0f}"
-    return memory, power + "W", f"{r.temperature:.0f}C" if r.HasField("temperature") else "-"
+    power = "-"
+    if r.HasField("power_watts"):
+        limit = f"/{r.power_limit_watts:.0f}" if r.HasField("power_limit_watts") else ""
+        power = f"{r.power_watts:.0f}{limit}W"
+    return memory, power, f"{r.temperature:.0f}C" if r.HasField("temperature") else "-"

@@ -40,12 +40,14 @@ def read(context: click.Context, text: str | None, file: str | None) -> list[Gan
     if file is not None:
         try:
             lines = Path(file).read_text("utf-8-sig").splitlines()
-        except (OSError, ValueError) as error:
-            raise CommandFailed(f"--hosts-file: cannot read {file}: {error}", Exit.USAGE) from None
+        except OSError as error:
+            raise CommandFailed(f"--hosts-file: cannot read {file}: {error.strerror}", Exit.USAGE) from None
+        except ValueError:
+            raise CommandFailed(f"--hosts-file: cannot read {file}: it is not UTF-8 text", Exit.USAGE) from None
         words = [line.partition("#")[0].strip() for line in lines]
     words = [word for word in words if word]
     if not words:
-        raise click.UsageError("--hosts: names no host: give HOST[:PORT],HOST[:PORT],...")
+        raise click.UsageError("--hosts: names no host: give HOST[:PORT] of each, with commas between them")
     if len(words) > MOST:
         raise click.UsageError(f"--hosts: {len(words)} hosts: at most {MOST}; beyond that use a scheduler")
     if twice := next((word for word, count in Counter(words).items() if count > 1), ""):
@@ -72,7 +74,7 @@ def spec_of(draft: Draft, hosts: Sequence[GangHost]) -> JobSpec:
     UsageError."""
     for field in ("nodes", "node_rank", "node_count"):
         if field in draft.written:
-            raise click.UsageError(f"{draft.written[field]}: --hosts says which nodes there are: leave it out")
+            raise click.UsageError(f"{draft.written[field]}: --hosts already names the nodes: leave it out")
     if all(host.address.path is not None for host in hosts):  # on this node, so that this folder is there, too
         caller.fill(draft)
     names = tuple(host.name for host in hosts)

@@ -163,7 +163,7 @@ def _blame(found: MergedReport) -> str:
         told.append(f"{rank}{report.host.label} at {local(report.at)}: {clean(cause)}")
     if len(told) == 1:
         return f"job {found.job}: first failed {told[0]}"
-    return f"job {found.job}: failed first, in an order that the clocks do not tell: " + "; ".join(told)
+    return f"job {found.job}: failed first (the clocks do not show in which order): " + "; ".join(told)
 
 
 def _kind(report: NodeReport) -> str:
@@ -174,7 +174,7 @@ def _kind(report: NodeReport) -> str:
 def _report(host: GangHost, job: str, *, colour: bool) -> NodeReport:
     try:
         with connect(host.address) as connection:
-            request = job_pb2.GetReportRequest(job_id=_part(connection, job), color=colour)
+            request = job_pb2.GetReportRequest(job_id=part_of(connection, job), color=colour)
             answer = connection.call(connection.jobs.GetReport, request, REPORT_S)
             clock = _clock(connection)
     except CommandFailed as failure:
@@ -182,8 +182,8 @@ def _report(host: GangHost, job: str, *, colour: bool) -> NodeReport:
     return NodeReport(host, json.loads(answer.json), answer.text, clock)
 
 
-def _part(connection: DaemonConnection, job: str) -> str:
-    """The job of the last try, where the name is that of a job of several nodes."""
+def part_of(connection: DaemonConnection, job: str) -> str:
+    """The job of the last try, where the name is that of a job of several nodes. Raises CommandFailed."""
     answer = connection.call(connection.jobs.List, job_pb2.ListRequest(labels={GANG: job}))
     tries = [one for one in answer.jobs if is_part(one, job)]
     return max(tries, key=lambda one: label_number(one.spec, ATTEMPT)).job_id if tries else job

@@ -36,6 +36,13 @@ def fill_umask(draft: Draft) -> None:
         draft.asked = replace(draft.asked, umask=mask)
 
 
+def fill_boot_files(draft: Draft, *, wanted: bool) -> None:
+    """With the variables of a container of ModelArts what lies beside the boot file is used, as on the platform;
+    `wanted`: the caller has not said that it is to be left alone."""
+    asked = draft.asked
+    draft.asked = replace(asked, boot_files=wanted and (asked.boot_files or modelarts.in_container(asked.env)))
+
+
 def with_python(command: tuple[str, ...], code: str) -> tuple[str, ...]:
     """A bare `train.py` of this folder, or of `code` that is copied, has Python before it, as under torchrun."""
     script = command[0] if command else ""

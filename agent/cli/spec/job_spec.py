@@ -7,13 +7,13 @@ from typing import Any
 
 from muster.agent.cli.exits import BadSpec, CommandFailed, Exit
 from muster.agent.cli.spec import spec_values
+from muster.agent.cli.spec.spec_values import MAX_FILE
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model.spec import FIELDS, JobSpec, Violation
 from muster.supervisors.model.spec_fields import JOB_ID, Field, FilePath
 
-_MAX_FILE = 4 << 20
 #: The keys of job.toml; the first field of a key describes it.
 KEYS: dict[str, Field] = {about.key: about for about in reversed(FIELDS.values()) if about.key}
 #: How many ranks: who says one of these replaces whatever a file says of all of them.
@@ -130,12 +130,12 @@ def read_file(path: str) -> Draft:
     try:
         if path == "-":
             with open(0, "rb", closefd=False) as file:
-                raw = file.read(_MAX_FILE + 1)
+                raw = file.read(MAX_FILE + 1)
         else:
             with open(path, "rb") as file:
-                raw = file.read(_MAX_FILE + 1)
-        if len(raw) > _MAX_FILE:
-            raise CommandFailed(f"{shown}: is larger than {_MAX_FILE >> 20} MiB: give the spec of a job", Exit.USAGE)
+                raw = file.read(MAX_FILE + 1)
+        if len(raw) > MAX_FILE:
+            raise CommandFailed(f"{shown}: is larger than {MAX_FILE >> 20} MiB: give the spec of a job", Exit.USAGE)
         return from_table(tomllib.loads(raw.decode()), shown)
     except OSError as error:
         raise CommandFailed(f"{shown}: {error.strerror}", Exit.USAGE) from None

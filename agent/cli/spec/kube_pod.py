@@ -7,27 +7,23 @@ pytorch plugin sets MASTER_ADDR, MASTER_PORT, and RANK and WORLD_SIZE, which cou
 """
 
 import os
-import re
 from collections.abc import Mapping
 
 from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.spec.job_spec import HOW_MANY, Draft
+from muster.probes.kernel.known_names import IN_POD
 from muster.supervisors.model.spec import FIELDS
 from muster.supervisors.model.spec_fields import JOB_ID
 
-#: Every container of a pod has it.
-_IN_POD = "KUBERNETES_SERVICE_HOST"
 #: Of an indexed Job of Kubernetes, and so of each Job of a JobSet.
 _INDEX = "JOB_COMPLETION_INDEX"
-#: Device nodes of cards.
-_CARD = re.compile(r"nvidia\d+|davinci\d+")
 #: Who says how many pods there are says which of them this is.
 _WHERE = frozenset({"nodes", "node_count", "node_rank", "rank_table"})
 
 
 def concerns(env: Mapping[str, str]) -> bool:
     """Whether these are the variables of a pod, or of somebody who sets them as an operator does."""
-    return _IN_POD in env or "PET_NNODES" in env
+    return IN_POD in env or "PET_NNODES" in env
 
 
 def fill(draft: Draft, env: Mapping[str, str]) -> None:
@@ -35,7 +31,7 @@ def fill(draft: Draft, env: Mapping[str, str]) -> None:
     nobody has said anything. Raises CommandFailed where there are several pods, and it is not said which one this is.
     """
     pod = env.get("HOSTNAME", "")
-    if _IN_POD in env and "job_id" not in draft.written and JOB_ID.fullmatch(pod):
+    if IN_POD in env and "job_id" not in draft.written and JOB_ID.fullmatch(pod):
         draft.say(FIELDS["job_id"], pod, "HOSTNAME")
     if draft.written.keys() & _WHERE:
         pass
@@ -54,7 +50,7 @@ def _fill(draft: Draft, env: Mapping[str, str], pods: str, index: str, master: s
     count = _number(least, 1)
     if most and _number(most, 1) != count:
         raise CommandFailed(
-            f"{pods}={env[pods]}: an elastic job, whose pods come and go, is torchrun's: give --boot torchrun and "
+            f"{pods}={env[pods]}: an elastic job, whose pods come and go, needs torchrun: give --boot torchrun and "
             "--nodes, or a fixed number of pods",
             Exit.USAGE,
         )
@@ -76,7 +72,9 @@ def _fill(draft: Draft, env: Mapping[str, str], pods: str, index: str, master: s
 
 def _processes(draft: Draft, per_node: str) -> None:
     """torchrun's --nproc-per-node: a number, gpu, cpu, or auto, which is gpu where there are cards, else cpu."""
-    count, cards = _number(per_node, 1), any(map(_CARD.fullmatch, os.listdir("/dev")))
+    from muster.probes.cards import no_cards  # in such a pod alone
+
+    count, cards = _number(per_node, 1), bool(no_cards.present()[1])
     if count is not None:
         draft.say(FIELDS["card_count" if cards else "ranks"], count, "PET_NPROC_PER_NODE")
     elif per_node == "gpu" or (per_node == "auto" and cards):

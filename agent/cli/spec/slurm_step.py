@@ -15,7 +15,7 @@ from muster.supervisors.model.spec_fields import JOB_ID
 #: The label with the number of requeues.
 RESTARTS = "slurm-restarts"
 #: Ports where the ranks of several nodes meet, one for each job: below the range of Linux' own (32768 and up).
-_FIRST_PORT, _PORTS = 20000, 10000
+PORTS = range(20_000, 30_000)
 #: As many nodes as a job may have.
 _MAX_NODES = 65536
 #: A part of a host list: a name with ranges in brackets.
@@ -41,8 +41,8 @@ def fill(draft: Draft, env: Mapping[str, str]) -> None:
         rank = env.get("SLURM_NODEID", "")
         if rank.isdigit():
             _say(draft, "node_rank", int(rank), "SLURM_NODEID")
-        offset = (int(job) + (int(step) if step.isdigit() else 0)) % _PORTS
-        _say(draft, "master_port", _FIRST_PORT + offset, "SLURM_JOB_ID")
+        number = int(job) + (int(step) if step.isdigit() else 0)
+        _say(draft, "master_port", PORTS[number % len(PORTS)], "SLURM_JOB_ID")
     restarts = env.get("SLURM_RESTART_COUNT", "")  # none at the first start
     if restarts.isdigit() and RESTARTS not in draft.asked.labels:
         draft.say(FIELDS["labels"], {**draft.asked.labels, RESTARTS: restarts}, "SLURM_RESTART_COUNT")
@@ -69,7 +69,7 @@ def hosts(text: str) -> tuple[str, ...]:
 
 def _expanded(part: str, text: str, most: int) -> list[str]:
     if not _PART.fullmatch(part):
-        raise _no_list(text, f"{part[:80]!r} is no name with ranges")
+        raise _no_list(text, f"{part[:80]!r} is not a name with ranges")
     found = [""]
     for name, ranges in _RANGES.findall(part):
         numbers = [number for one in ranges.split(",") for number in _numbers(one, text)] if ranges else [""]
@@ -83,7 +83,7 @@ def _numbers(one: str, text: str) -> list[str]:
     low, dash, high = one.partition("-")
     high = high if dash else low
     if not (low.isdigit() and high.isdigit()) or len(low + high) > 18 or int(low) > int(high):
-        raise _no_list(text, f"{one!r} is no range")
+        raise _no_list(text, f"{one!r} is not a range")
     if int(high) - int(low) >= _MAX_NODES:
         raise _no_list(text, f"it has more than {_MAX_NODES} nodes")
     return [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
@@ -92,5 +92,5 @@ def _numbers(one: str, text: str) -> list[str]:
 def _no_list(text: str, why: str) -> CommandFailed:
     shown = text if len(text) <= 200 else text[:200] + "..."
     return CommandFailed(
-        f"SLURM_STEP_NODELIST: {shown!r} is no list of nodes: {why}: give --nodes and --node-rank", Exit.USAGE
+        f"SLURM_STEP_NODELIST: {shown!r} is not a list of nodes: {why}: give --nodes and --node-rank", Exit.USAGE
     )

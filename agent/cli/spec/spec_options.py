@@ -90,7 +90,7 @@ def spec_options(command: F) -> F:
     wrapped = click.option(
         "--per-node",
         is_flag=True,
-        help="Start the command once, for all cards, as a script that calls a launcher needs it: --boot command.",
+        help="Start the command once, for all cards: for a script that calls a launcher. Same as --boot command.",
     )(wrapped)
     wrapped = click.option(
         "-f", "--file", "file", metavar="FILE", help="Read the spec from a TOML file (- is stdin); options override it."

@@ -8,9 +8,14 @@ from typing import Any
 from muster.agent import text
 from muster.agent.cli.parameters import pair, whole
 from muster.supervisors.model import spec_fields as kinds
+from muster.supervisors.model.spec import MAX_RANKS
 from muster.supervisors.model.spec_fields import UNLIMITED, Field
 
-_MAX_FILE = 4 << 20
+#: Bytes of a file that a command reads, at most.
+MAX_FILE = 4 << 20
+#: Several numbers of cards; a serial number has more digits.
+_NUMBERS = re.compile(r"[0-9]{1,4}(?:[,-][0-9]{1,4})+,?")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def from_option(field: Field, written: str) -> Any:
@@ -52,22 +57,43 @@ def _variable(written: str) -> tuple[str, str]:
 
 
 def cards(value: object) -> int | tuple[int, ...] | bool:
-    """A number of cards, or the indices of some: 2, "0,3", [0, 3]; "3," is card 3 alone; True for "all". Raises
-    ValueError."""
+    """A number of cards, or the indices of some: 2, "0,3", "0-3,7", [0, 3]; "3," is card 3 alone; True for "all".
+    Raises ValueError."""
     if isinstance(value, list):
         return tuple(_number(index) for index in value)
     if not isinstance(value, str):
         return _number(value)
-    if value.strip() == "all":
+    written = value.strip()
+    if written == "all":
         return True
-    parts = [part.strip() for part in value.split(",")]
-    if len(parts) > 1 and not parts[-1]:
-        parts.pop()
-    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
-        raise ValueError(
-            f"{value!r}: must be a number of cards, as in 2, indices, as in 0,3 (3, for card 3 alone), or all"
-        )
-    return tuple(int(part) for part in parts) if "," in value else int(parts[0])
+    if written.isascii() and written.isdigit() and len(written) <= 9:
+        return int(written)
+    return number_list(written, "a number of cards, as in 2, indices, as in 0,3 or 0-3,7 (3, for card 3 alone), or all")
+
+
+def number_list(written: str, what: str) -> tuple[int, ...]:
+    """Numbers and ranges, as muster prints them: "0,3", "0-3,7". A comma may end them. `what`: for people, what must be
+    written. Raises ValueError."""
+    found: list[int] = []
+    for part in written.removesuffix(",").split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"{written!r}: must be {what}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ValueError(f"{written!r}: the range {match[0]} goes down: write {last}-{first}")
+        if len(found) + last - first >= MAX_RANKS:
+            raise ValueError(f"{written!r}: names more than {MAX_RANKS} numbers")
+        found += range(first, last + 1)
+    return tuple(found)
+
+
+def card_names(written: str) -> list[str]:
+    """The cards of one word: several numbers, as in "0-3,7"; or one name: a number, a UUID, a serial number, a bus id.
+    Raises ValueError."""
+    if not _NUMBERS.fullmatch(written):
+        return [written]
+    return [str(number) for number in number_list(written, "numbers and ranges")]
 
 
 def _input(written: str) -> tuple[str, str]:
@@ -190,7 +216,7 @@ def _secret(field: Field, value: object) -> str:
 def _only_line(path: str, what: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
-            lines = file.read(_MAX_FILE).splitlines()
+            lines = file.read(MAX_FILE).splitlines()
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -5,12 +5,8 @@ from collections.abc import Iterable, Mapping
 from muster.agent.node.condition_rules import doubtful
 from muster.agent.node.conditions import Condition
 from muster.probes.cards.driver import View
-from muster.probes.checks.result import Status
+from muster.probes.checks.result import GRAVITY, Status
 from muster.probes.kernel.dataclass import dataclass
-
-#: From healthy to doubtful: a card that does not answer may not work at all; a card with a warning works. No job gets a
-#: CRITICAL card, unless [health] policy allows jobs all the same.
-_ORDER = (Status.OK, Status.WARN, Status.UNKNOWN, Status.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +18,9 @@ class Doubt:
 
     @property
     def grade(self) -> int:
-        """The higher, the later a card with it is chosen; 0: healthy."""
-        return _ORDER.index(self.status)
+        """The higher, the later a card with it is chosen; 0: healthy. A card that does not answer may not work at all;
+        a card with a warning works. No job gets a CRITICAL card, unless [health] policy allows jobs all the same."""
+        return GRAVITY.index(self.status)
 
 
 def status(conditions: Iterable[Condition], view: View, index: int) -> Status:

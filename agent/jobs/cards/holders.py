@@ -4,10 +4,10 @@ import contextlib
 import os
 import pwd
 
-from muster.probes.kernel import process
+from muster.probes.kernel import marks, process
 from muster.probes.kernel.dataclass import dataclass
 
-_JOB_VARIABLE = b"MUSTER_JOB_ID="
+_JOB_VARIABLE = marks.mark(marks.JOB_ID)
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,7 @@ class CardLeases:
         if whole and parts:
             raise NoSuchCard(
                 f"{_cards(whole)} and MIG {'instance' if len(parts) == 1 else 'instances'} {numbers(parts)}: CUDA "
-                "shows a process either whole cards or an instance, and no mixture; name whole cards alone (--cards "
+                "shows a process either whole cards or an instance, never both: name whole cards alone (--cards "
                 f"{_named(whole)}) or instances alone (--cards {_named(parts)})"
             )
 

@@ -34,6 +34,8 @@ from muster.supervisors.system import lock
 FREED_S = 15.0
 #: and so many for a new reading of the cards that it gets.
 FRESH_S = 2.0
+#: Kinds of events: a process is on the cards of an ended job; none is any more.
+_HELD, _FREE = "job.cards_held", "job.cards_free"
 
 _log = structlog.get_logger(__name__)
 
@@ -248,7 +250,8 @@ class Leasing:
 
     async def _free(self, entry: Entry) -> None:
         settings = self._config().cards
-        late = False
+        # Where an earlier daemon has said that they are held, this one says when they are free.
+        late = self._events.last_told(_HELD, entry.job_id) > self._events.last_told(_FREE, entry.job_id)
 
         def free(card: int) -> None:
             self._cards.release(entry.job_id, card)
@@ -262,14 +265,16 @@ class Leasing:
             nonlocal late
             late = True
             self._cards.hold(entry.job_id, texts)
-            self._note(entry, "job.cards_held", "; ".join(f"card {card}: {text}" for card, text in texts.items()))
+            self._note(entry, _HELD, "; ".join(f"card {card}: {text}" for card, text in texts.items()))
             self._freed.tell()
             entry.wake()
 
         if entry.damaged:
+            told = False
             while pid := await threads.run(lock.holder, entry.paths.lock):
                 text = f"job {entry.job_id}, whose journal is damaged, is still supervised (pid {pid})"
-                if not late:
+                if not told:
+                    told = True
                     tell(dict.fromkeys(self._cards.held(entry.job_id), text))
                 await anyio.sleep(release.LOOK_S)
         if release.needed(entry.job):
@@ -287,10 +292,11 @@ class Leasing:
         self._freeing.discard(entry.job_id)
         self.give_up(entry.job_id)
         entry.wake()
+        if late:
+            self._note(entry, _FREE, "no process is left on the job's cards")
+            await self._events.stored()  # where the file is, no other daemon tells of it
         with contextlib.suppress(OSError):  # if this fails, the next daemon looks again
             await threads.run(entry.paths.cards_free.touch)
-        if late:
-            self._note(entry, "job.cards_free", "no process is left on the job's cards")
 
     def _note(self, entry: Entry, kind: str, message: str) -> None:
         _log.warning(kind, job=entry.job_id, text=message)

@@ -17,10 +17,10 @@ from muster.agent.changes import Changes
 from muster.agent.jobs.damaged import folderless, salvage
 from muster.agent.jobs.damaged.salvage import Salvage
 from muster.agent.jobs.entry import Entry
-from muster.agent.jobs.live.climbing import NO_THREAD_S, Climber
+from muster.agent.jobs.live.climbing import EMPTY_LOOKS, NO_THREAD_S, Climber
 from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused
-from muster.probes.kernel import open_files, process
+from muster.probes.kernel import marks, open_files, process
 from muster.probes.kernel.process import Stat
 from muster.supervisors.job import stop_order
 from muster.supervisors.job.stop_order import StopOrder
@@ -33,9 +33,8 @@ from muster.supervisors.system import cgroups, lock
 from muster.supervisors.system.ladder import KILL_WAIT_S
 from muster.supervisors.system.spare import Reserve
 
-#: Seconds between two looks; and once processes were seen, how many looks in a row must find none until the job counts
-#: as without processes.
-LOOK_S, EMPTY_LOOKS = 2.0, 3
+#: Seconds between two looks.
+LOOK_S = 2.0
 #: Seconds in which the first look at all of them is to be done.
 FIRST_LOOK_S = 5.0
 #: Seconds beyond the grace that a living supervisor has before the daemon itself sends SIGKILL; and seconds after the
@@ -193,8 +192,8 @@ class DamagedJob:
             )
         if strangers := await self._threads.run(self._strangers):
             self.remarks.append(
-                f"these processes have MUSTER_JOB_ID={self.entry.job_id} in their environment and no mark that they "
-                f"are this job's; they were not signalled: {process.names(strangers)}"
+                f"these processes have {marks.JOB_ID}={self.entry.job_id} in their environment but no mark that they "
+                f"are this job's; musterd did not signal them: {process.names(strangers)}"
             )
         _log.warning("damaged_job.stopped", job=self.entry.job_id, by=order.by, said="; ".join(self.remarks))
         if not left:
@@ -251,14 +250,14 @@ class DamagedJob:
         """Whether a process has the nonce of this job. If somebody removed that from the environment: the job's id
         together with a FIFO of the job as output."""
         variables = process.environ(pid)
-        prefix = b"MUSTER_NONCE=" + environment.nonce_prefix(self._root, self.entry.job_id).encode()
+        prefix = marks.mark(marks.NONCE, environment.nonce_prefix(self._root, self.entry.job_id))
         if any(variable.startswith(prefix) for variable in variables):
             return True
         return self._has_id(variables) and self._writes_to_fifo(pid)
 
     def _has_id(self, variables: list[bytes]) -> bool:
-        unmarked = not any(variable.startswith(b"MUSTER_NONCE=") for variable in variables)
-        return unmarked and b"MUSTER_JOB_ID=" + self.entry.job_id.encode() in variables
+        unmarked = not any(variable.startswith(marks.mark(marks.NONCE)) for variable in variables)
+        return unmarked and marks.mark(marks.JOB_ID, self.entry.job_id) in variables
 
     def _writes_to_fifo(self, pid: int) -> bool:
         folder = f"{self.entry.paths.folder}/"

@@ -8,13 +8,13 @@ import stat
 from collections.abc import Collection
 from pathlib import Path
 
-from muster.probes.kernel import open_files, process
+from muster.probes.kernel import marks, open_files, process
 from muster.supervisors.launch import environment
 from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.model.states import service_number
 from muster.supervisors.paths import Root
 
-_ID, _NONCE = b"MUSTER_JOB_ID=", b"MUSTER_NONCE="
+_ID, _NONCE = marks.mark(marks.JOB_ID), marks.mark(marks.NONCE)
 #: A FIFO of a job, as /proc/PID/fd names it, wherever the folder is now.
 _FIFO = re.compile(r"(?P<folder>.*)/(?:rank-(?P<rank>\d+)|service-(?P<service>\d+)|job)\.fifo(?: \(deleted\))?")
 

@@ -14,7 +14,7 @@ from muster.agent.jobs import log_ownership
 from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.job_folder import remove_tree
 from muster.agent.jobs.log_ownership import KnownJob, Owner
-from muster.probes.kernel import process
+from muster.probes.kernel import marks, process
 from muster.probes.kernel.process import Stat
 from muster.supervisors.launch import environment
 from muster.supervisors.paths import Root
@@ -24,7 +24,7 @@ from muster.supervisors.system import cgroups, lock
 
 def living(root: Root, job_id: str) -> list[Stat]:
     """Processes of a job with this id under this root that have not ended."""
-    mark = b"MUSTER_NONCE=" + environment.nonce_prefix(root, job_id).encode()
+    mark = marks.mark(marks.NONCE, environment.nonce_prefix(root, job_id))
     return [stat for pid, stat in process.all_stats().items() if not stat.ended and process.environ_begins(pid, mark)]
 
 

@@ -21,8 +21,9 @@ from muster.supervisors.model.lifecycle import Job, OpenGap, Rank
 from muster.supervisors.model.states import JOB, log_owner, service_number
 from muster.supervisors.output.gaps import Counts, Gap
 from muster.supervisors.output.log_file import Claims
+from muster.supervisors.output.log_names import LogName, parsed
 from muster.supervisors.output.tee import RankLog
-from muster.supervisors.paths import JobPaths, Root
+from muster.supervisors.paths import JobPaths, Root, index_of
 from muster.supervisors.supervision_errors import AlreadySupervised, explain
 from muster.supervisors.system import lock
 from muster.supervisors.system.settings_file import SettingsFile
@@ -142,13 +143,16 @@ class Salvage:
         """Log and index. If the device of a rank is unknown, the name of its log gives it."""
         job_id, root = self._entry.job_id, self._root
         if number == JOB:
-            node = known.node_rank if known.ranks else _number(root.log, f"{job_id}-muster-", ".log", 0)
+            found = None if known.ranks else _newest(root.log, job_id, "job", None)
+            node = found.node if found is not None and found.node is not None else known.node_rank
             return job_log_files(root, job_id, node)
         if number < JOB:
             path = root.service_log(job_id, known.node_rank, service_number(number))
-            return path, path.with_suffix(".idx")
-        name = f"{job_id}-proc-rank-{number}-device-"
-        device = rank.device if rank is not None else _number(root.log, name, ".txt", number)
+            return path, index_of(path)
+        found = _newest(root.log, job_id, "output", number) if rank is None else None
+        device = number if rank is None else rank.device
+        if found is not None and found.device is not None:
+            device = found.device
         return root.rank_log(job_id, number, device), root.rank_index(job_id, number, device)
 
     def _end(self) -> dict[int, str]:
@@ -228,15 +232,18 @@ def _counts(paths: JobPaths, ranks: int) -> Counts:
     return counts
 
 
-def _number(folder: Path, before: str, behind: str, otherwise: int) -> int:
-    """The number in the name of the newest file called `before` NUMBER `behind`."""
-    newest = (0.0, otherwise)
+def _newest(folder: Path, job_id: str, kind: str, rank: int | None) -> LogName | None:
+    """What the name of the newest live log of this kind says; of several nodes, or devices, there may be one each."""
+    newest, found = 0.0, None
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            number = entry.name.removeprefix(before).removesuffix(behind)
-            if entry.name == f"{before}{number}{behind}" and number.isascii() and number.isdigit():
-                newest = max(newest, (entry.stat(follow_symlinks=False).st_mtime, int(number)))
-    return newest[1]
+            name = parsed(entry.name)
+            if name is None or (name.job_id, name.kind, name.rank, name.log) != (job_id, kind, rank, entry.name):
+                continue
+            changed = entry.stat(follow_symlinks=False).st_mtime
+            if changed >= newest:
+                newest, found = changed, name
+    return found
 
 
 def _whose(number: int) -> str:

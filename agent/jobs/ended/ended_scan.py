@@ -7,7 +7,6 @@ from three of its records. In any other case the caller reads the job completely
 
 import os
 import sys
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -96,10 +95,10 @@ def _last_line(path: Path) -> bytes:
 def _summary(job_id: str, paths: JobPaths) -> Summary | None:
     try:
         spec = JobSpec.read(paths.spec, job_id)
-        lines = trust.read(paths.journal).split(b"\n")
+        lines = trust.read(paths.journal).splitlines(keepends=True)
     except (OSError, ValueError, TypeError):
         return None
-    if lines.pop() != b"" or not lines or any(line[:9] != b"%08x " % zlib.crc32(line[9:]) for line in lines):
+    if not lines or any(journal.unsealed(line) is None for line in lines):
         return None
     try:
         first, placed, last = (_record(lines, number) for number in (0, _place(lines), len(lines) - 1))
@@ -137,7 +136,7 @@ def _place(lines: Sequence[bytes]) -> int:
 
 def _record(lines: Sequence[bytes], number: int) -> Record:
     """Raises ValueError."""
-    record = journal.decode(lines[number] + b"\n")
+    record = journal.decode(lines[number])
     if record is None or record.get("n") != number:
         raise ValueError(f"record {number} is out of place")
     return record

@@ -112,7 +112,7 @@ def parse(raw: dict[str, Any], architecture: Architecture, kept: Collection[str]
     """`kept`: the capabilities that the job can have, as in `capabilities.NAMES`; None: all. Raises BadProfile."""
     for key in raw.keys() - _KEYS:
         near = "".join(difflib.get_close_matches(key, _KEYS, 1))
-        raise BadProfile(f"{key[:40]!r}: is no key of a profile" + (f": did you mean {near}?" if near else ""))
+        raise BadProfile(f"{key[:40]!r}: is not a key of a profile" + (f": did you mean {near}?" if near else ""))
     try:
         usual = _action(raw["defaultAction"], raw.get("defaultErrnoRet"))
         rules: list[Rule] = []
@@ -131,7 +131,7 @@ def _action(name: object, number: object) -> int:
     if name == "SCMP_ACT_NOTIFY":
         raise BadProfile("SCMP_ACT_NOTIFY: nobody would answer: use SCMP_ACT_ERRNO")
     if not isinstance(name, str) or name not in _ACTIONS:
-        raise BadProfile(f"{str(name)[:40]!r}: is no action: must be one of {', '.join(_ACTIONS)}")
+        raise BadProfile(f"{str(name)[:40]!r}: is not an action: must be one of {', '.join(_ACTIONS)}")
     if name not in _WITH_NUMBER:
         return _ACTIONS[name]
     number = errno.EPERM if number is None else number
@@ -187,7 +187,7 @@ def _condition(raw: dict[str, Any]) -> ArgumentTest:
     name = str(raw["op"]).removeprefix("SCMP_CMP_")
     index, value, second = raw["index"], raw.get("value", 0), raw.get("valueTwo", 0) or 0
     if name not in COMPARISONS:
-        raise BadProfile(f"{name[:40]!r}: is no comparison: must be SCMP_CMP_ with one of {', '.join(COMPARISONS)}")
+        raise BadProfile(f"{name[:40]!r}: is not a comparison: must be SCMP_CMP_ with one of {', '.join(COMPARISONS)}")
     if type(index) is not int or not 0 <= index <= 5:
         raise BadProfile(f"index {str(index)[:20]}: must be 0 to 5")
     if not all(type(one) is int and 0 <= one < 1 << 64 for one in (value, second)):

@@ -11,7 +11,7 @@ from muster.agent.jobs.entry import GONE, Entry, Told, fetch
 from muster.agent.jobs.job_folder import HeldJob
 from muster.agent.jobs.live.journal_watch import JournalWatch
 from muster.agent.jobs.live.last_resort import LastResort
-from muster.agent.jobs.live.stuck_supervisor import StuckSupervisor
+from muster.agent.jobs.live.stuck_supervisor import STUCK_KIND, WORKS_KIND, StuckSupervisor
 from muster.agent.jobs.live.unsupervised import Surroundings, Unsupervised
 from muster.agent.link import connection as control
 from muster.agent.link import supervisor_client
@@ -19,6 +19,7 @@ from muster.agent.link.connection import LinkLost, Refused
 from muster.agent.link.holds import Holds
 from muster.agent.link.supervisor_client import JournalChange
 from muster.probes.kernel.backoff import Backoff
+from muster.supervisors.model.states import State
 from muster.supervisors.supervision_errors import SupervisionError, explain
 
 #: Seconds until: a supervisor has taken a stop, else it is passed over; it leaves after its job's end; a link has held.
@@ -27,6 +28,8 @@ LEAVE_S = 5.0
 HELD_S = 1.0
 #: Seconds until the first look at the supervisor and the journal of a new job.
 FIRST_LOOK_S = 2.0
+#: States in which the daemon has the job, as long as no supervisor took it.
+_BEFORE = frozenset({State.ACCEPTED, State.CHECKING, State.RESTARTING})
 
 _log = structlog.get_logger(__name__)
 
@@ -45,15 +48,18 @@ class JobTask:
         #: Who follows the supervisor and who ends the job in its place read the journal along, both from where the
         #: entry is, and who has the job without a supervisor writes it: one after the other.
         self._reading = anyio.Lock()
-        self._before = Unsupervised(entry, around, held, self._tell, self._reading)
+        #: Whether the daemon has accepted the job just now.
+        self._fresh = held is not None
+        handed_over = held is not None and held.released
+        ours = entry.job.state in _BEFORE and not (entry.job.supervisor_pid or handed_over)
+        self._before = Unsupervised(entry, around, held if ours else None, ours, self._tell, self._reading)
 
     async def run(self) -> None:
         """Runs to the job's end; repeats every step that fails."""
         try:
             async with anyio.create_task_group() as tasks:
-                fresh = self._before.fresh
-                tasks.start_soon(self._last.run, fresh)
-                tasks.start_soon(self._look, FIRST_LOOK_S if fresh else 0.0)
+                tasks.start_soon(self._last.run, self._fresh)
+                tasks.start_soon(self._look, FIRST_LOOK_S if self._fresh else 0.0)
                 tasks.start_soon(CardsKept(self.entry, self._around.leasing).run)
                 await self._live()
                 tasks.cancel_scope.cancel()
@@ -69,7 +75,9 @@ class JobTask:
         """Looks at supervisor and journal, until cancelled; of a new job not while the node is busy with its start."""
         await anyio.sleep(behind_s)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(StuckSupervisor(self.entry, self._around.tell).run)
+            job_id, events = self.entry.job_id, self._around.events
+            was_stuck = events.last_told(STUCK_KIND, job_id) > events.last_told(WORKS_KIND, job_id)
+            tasks.start_soon(StuckSupervisor(self.entry, events.tell, was_stuck=was_stuck).run)
             tasks.start_soon(JournalWatch(self.entry).run)
 
     async def _live(self) -> None:

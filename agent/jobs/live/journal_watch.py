@@ -51,7 +51,7 @@ class JournalWatch:
         except JournalDamaged as error:
             what, do = f"{error.path}: {error.what}", "let it end under this supervisor if you can"
         except OSError as error:
-            return f"its record cannot be looked at: {explain(error)}"
+            return f"its record cannot be inspected: {explain(error)}"
         return (
             f"{what}: the job runs on, but if its supervisor or musterd dies, its outcome is unknown: {do}; "
             "`muster stop` works"

@@ -214,7 +214,7 @@ class LastResort:
             ladder.done(Rung.KILL, process.uptime())
             self._say(f"its supervisor is late with SIGKILL; musterd sends it to {process.names(left)}")
             if rung is Rung.GIVE_UP:
-                self._say(f"these processes do not end, {KILL_WAIT_S:g} s after SIGKILL: {process.names(left)}")
+                self._say(f"these processes still run {KILL_WAIT_S:g} s after SIGKILL: {process.names(left)}")
                 await anyio.sleep(AGAIN_S)
                 return
             await anyio.sleep(max(0.0, ladder.next_at() - process.uptime()))
@@ -231,7 +231,7 @@ class LastResort:
             over=lambda: self._taken(order),
             keep=lambda: self._keep_or_record(order),
             between=lambda: self._record(order),
-            doing="no supervisor takes its stop; musterd ends its processes itself",
+            doing="no supervisor accepts its stop; musterd ends its processes itself",
         )
         await self._see_recorded(order, left)
 

@@ -19,6 +19,8 @@ from muster.supervisors.system import lock
 LOOK_S, AGAIN_S = 5.0, 1.0
 #: Seconds in which every look must find it stuck: each write is also in state D for a moment.
 STUCK_S = 10.0
+#: Kinds of events.
+STUCK_KIND, WORKS_KIND = "job.supervisor_stuck", "job.supervisor_works"
 #: The states in which it does nothing, with their names in the API and in events.
 WORDS = {"T": "stopped", "t": "traced", "D": "hangs"}
 
@@ -28,9 +30,9 @@ _log = structlog.get_logger(__name__)
 class StuckSupervisor:
     """Of one live job."""
 
-    def __init__(self, entry: Entry, tell: Callable[[Event], None]) -> None:
-        """Stores the state in `entry`, and reports each change."""
-        self._entry, self._tell = entry, tell
+    def __init__(self, entry: Entry, tell: Callable[[Event], None], *, was_stuck: bool = False) -> None:
+        """Stores the state in `entry`, and reports each change. `was_stuck`: so an earlier daemon reported last."""
+        self._entry, self._tell, self._was_stuck = entry, tell, was_stuck
         #: The supervisor that the last looks in a row found stuck, and how many they were.
         self._stuck, self._looks = 0, 0
         self._said = ""
@@ -59,17 +61,18 @@ class StuckSupervisor:
         self._stuck = stuck
         if self._looks > STUCK_S / AGAIN_S:
             self._say(_sentence(pid, state, self._entry.job.has_run), WORDS[state], pid)
-        else:
+        elif not (stuck and self._was_stuck):
             self._say("", "", pid)
 
     def _say(self, text: str, word: str, pid: int) -> None:
-        if text == self._said:
+        if text == self._said and not (self._was_stuck and not text):
             return
-        kind, said = "job.supervisor_stuck", text
+        self._was_stuck = False
+        kind, said = STUCK_KIND, text
         if text:
             _log.warning("supervisor.stuck", job=self._entry.job_id, text=text)
         else:
-            kind, said = "job.supervisor_works", "no supervisor of it is stopped or hangs any more"
+            kind, said = WORKS_KIND, "its supervisor runs again"
             _log.info("supervisor.runs_again", job=self._entry.job_id)
         self._said = text
         self._entry.note("stuck", text)

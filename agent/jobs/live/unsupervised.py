@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -11,7 +12,7 @@ import anyio
 from muster.agent import threads
 from muster.agent.config.schema import Config
 from muster.agent.errors import ApiError
-from muster.agent.events.event_store import Event
+from muster.agent.events.event_store import EventStore
 from muster.agent.jobs import job_folder, start_checks
 from muster.agent.jobs.cards import placement
 from muster.agent.jobs.cards.leases import Given
@@ -34,20 +35,18 @@ from muster.supervisors.launch.modes.ranktable_json import RankTableError
 from muster.supervisors.model import replay, restart
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.model.rank_ends import OWN_FAILURE
 from muster.supervisors.model.spec import DEFAULT_READY_S, JobSpec
 from muster.supervisors.model.states import Kind, State, StopCause
-from muster.supervisors.model.verdict import OWN_FAILURE, blames_node
+from muster.supervisors.model.verdict import blames_node
 from muster.supervisors.paths import Root
 from muster.supervisors.system.spare import Reserve
-
-#: States in which the daemon has the job, as long as no supervisor took it.
-_BEFORE = frozenset({State.ACCEPTED, State.CHECKING, State.RESTARTING})
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all tasks share. `check` runs the checks before a start; `publish` is called after records were applied,
-    with the events that they become. `reserve`: descriptors for ending processes. `tell`: of what no record says."""
+    with the events that they become. `reserve`: descriptors for ending processes. `events`: of what no record says."""
 
     config: Callable[[], Config]
     nursery: NurseryClient
@@ -57,7 +56,7 @@ class Surroundings:
     root: Root
     leasing: Leasing
     reserve: Reserve
-    tell: Callable[[Event], None]
+    events: EventStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +76,14 @@ class Unsupervised:
         entry: Entry,
         around: Surroundings,
         held: HeldJob | None,
+        ours: bool,
         tell: Callable[[str], None],
         reading: anyio.Lock,
     ) -> None:
-        """`held`: a job that was accepted just now; None for a job that existed when the daemon started. `tell` is
-        called with a sentence while the journal cannot be written, and with none when it can. `reading`: held by who
-        applies what the journal has."""
-        #: Whether no supervisor has had the job.
-        self.ours = entry.job.state in _BEFORE and not entry.job.supervisor_pid
+        """`held`: a job that was accepted just now and not handed over; None for any other. `ours`: no supervisor has
+        had the job. `tell` is called with a sentence while the journal cannot be written, and with none when it can.
+        `reading`: held by who applies what the journal has."""
+        self.ours = ours
         self._entry = entry
         self._around = around
         self._held = held
@@ -239,7 +238,8 @@ class Unsupervised:
             entry.awaits_release = False
             entry.wake()
         if waiting.cancelled_caught:
-            text = f"was not released within {limit:g} s: the other nodes were not ready, or who started it has gone"
+            why = "the other nodes were not ready, or the command that started it has exited"
+            text = f"was not released within {limit:g} s: {why}"
             verdict = {
                 "exit_code": OWN_FAILURE,
                 "summary": f"{text}; nothing was started",
@@ -262,8 +262,7 @@ class Unsupervised:
     async def _check(self) -> None:
         if why := start_checks.left_out(self._entry.spec, self._around.config()):
             # Not synced: a crash of the machine ends the job anyway, and a kill of the daemon loses nothing.
-            records, said = start_checks.without(why)
-            await self._write(records, sync=False, say=said)
+            await self._write(start_checks.without(why), sync=False)
             return
         await self._write([{"kind": Kind.CHECKING}], sync=False)
         results = await self._around.check(self._entry.spec, self._entry.job)
@@ -311,24 +310,17 @@ class Unsupervised:
         cause |= {"up": process.uptime()}
         return [{"kind": Kind.STOPPING} | cause, {"kind": Kind.ENDED, "state": State.STOPPED, "verdict": verdict}]
 
-    async def _write(self, records: list[Record], *, sync: bool = True, say: str = "") -> None:
-        """Appends to the journal, which must be ours, repeats until it works, and applies the records. `say`: a line
-        for the job's log, written in the same thread."""
+    async def _write(self, records: list[Record], *, sync: bool = True) -> None:
+        """Appends to the journal, which must be ours, repeats until it works, and applies the records."""
         assert self._held is not None
         writer = self._held.writer
-
-        def append() -> None:
-            writer.append(numbered, sync=sync)
-            if say:
-                self._append_log([say])
-
         first, now = writer.next_number, time.time()
         numbered = [{"n": first + i, "t": now} | record for i, record in enumerate(records)]
         pause = Backoff(0.2, 5.0)
         while True:
             try:
                 async with self._reading:  # a reader of the journal would apply them as well
-                    await self._around.pool.run(append)
+                    await self._around.pool.run(partial(writer.append, numbered, sync=sync))
                     self._tell("")
                     self._around.publish(self._entry, self._entry.absorb(numbered, writer.size))
                     return
@@ -347,5 +339,8 @@ def _unfit(results: list[dict[str, Any]]) -> Record:
         "recommendation_reason": f"{len(critical)} check(s) of the node are CRITICAL",
     }
     if not any(blames_node(r) for r in critical):
-        verdict |= {"recommendation": "FAIL", "recommendation_reason": "the job asks for what it cannot have here"}
+        verdict |= {
+            "recommendation": "FAIL",
+            "recommendation_reason": "the job requests something that this node cannot give",
+        }
     return {"kind": Kind.ENDED, "state": State.FAILED, "verdict": verdict}

@@ -18,7 +18,7 @@ from muster.agent.host import build
 from muster.agent.node import node_file
 from muster.agent.node.node_file import NodeState
 from muster.agent.report import on_disk, plots, thinning
-from muster.agent.report.job_report import Axis, Bar
+from muster.agent.report.job_report import Axis, Bar, Plot
 from muster.agent.report.node import node_jobs, node_lanes
 from muster.agent.report.node.node_overview import NodeJob, NodeOverview
 from muster.agent.telemetry.history.history_rows import JobSeries
@@ -27,6 +27,8 @@ from muster.supervisors.paths import Root
 
 #: At most so many reports of kernel and drivers are listed, the grave ones and the newest.
 MAX_ROWS = 400
+#: The pictures show so many seconds at least.
+_LEAST_S = 600.0
 #: Seconds that the events may take.
 EVENTS_S = 30.0
 _KINDS = frozenset({"job.ended", *node_lanes.LOSSES})
@@ -37,7 +39,7 @@ async def collect(root: Root, *, node: str = "", now: float | None = None) -> No
     cancellation: `unknown` says what cannot be read."""
     source = on_disk.sources(root, "")
     config, end = source.config(), time.time() if now is None else now
-    axis = axis_of(end, config)
+    axis = axis_of(end, config.telemetry.history_days * 86400.0, config)
     events, missing = await _events(root, axis.begin)
     state, more = await threads.run(_state, root)
     entries, unread = await threads.run(node_jobs.read, root, axis.begin)
@@ -50,6 +52,14 @@ async def collect(root: Root, *, node: str = "", now: float | None = None) -> No
         trouble = str(error)
     missing += [trouble] if trouble else []
     jobs = node_jobs.made(entries, series, events, axis.begin, config.telemetry)
+    known_s = end - min(
+        [*_read_at(drawn, axis)[:1], *(job.begin for job in jobs), *(event.time for event in events)], default=0
+    )
+    if max(known_s, _LEAST_S) < (end - axis.begin) / 2:
+        # A node that is new: of days of which nothing is known nothing could be seen.
+        axis = axis_of(end, max(known_s, _LEAST_S), config)
+        drawn, trouble = await plots.of_node(source.telemetry.history, axis)
+        missing += [trouble] if trouble and trouble not in missing else []
     cards = sorted({one.card for plot in drawn for one in plot.series if one.card is not None})
     rows, counts = node_lanes.reports(event for event in events if event.time >= axis.begin)
     if len(rows) > MAX_ROWS:
@@ -69,7 +79,7 @@ async def collect(root: Root, *, node: str = "", now: float | None = None) -> No
         facts=_facts(jobs, cards, axis, conditions, drains, len(rows), len(lost)),
         conditions=conditions,
         drains=drains,
-        stops=_within(node_lanes.stops(events), axis),
+        stops=_within(node_lanes.stops(events, _read_at(drawn, axis)), axis),
         jobs=jobs,
         underused_percent=config.telemetry.underused_percent,
         plots=drawn,
@@ -82,9 +92,8 @@ async def collect(root: Root, *, node: str = "", now: float | None = None) -> No
     )
 
 
-def axis_of(end: float, config: Config) -> Axis:
-    """The last days, in whole steps."""
-    length = config.telemetry.history_days * 86400.0
+def axis_of(end: float, length: float, config: Config) -> Axis:
+    """The last `length` seconds, in whole steps."""
     step = thinning.axis_step(length, config.telemetry.readings_s)
     count = math.ceil(length / step)
     begin = math.floor((end - length) / step) * step + step
@@ -116,12 +125,18 @@ async def _events(root: Root, begin: float) -> tuple[list[Event], list[str]]:
 
 
 def _state(root: Root) -> tuple[NodeState | None, list[str]]:
-    path = root.state / "node.json"
+    path = root.node
     try:
         return node_file.read(path), []
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else f"is damaged: {error}"
         return None, [f"{path}: {why}: what still lasts is known by events alone"]
+
+
+def _read_at(drawn: Sequence[Plot], axis: Axis) -> list[float]:
+    """When there were readings: the begins of such steps."""
+    steps = {step for plot in drawn for one in plot.series for step, mean in enumerate(one.mean) if mean is not None}
+    return [axis.begin + step * axis.step for step in sorted(steps)]
 
 
 def _within(bars: Sequence[Bar], axis: Axis) -> list[Bar]:
@@ -156,7 +171,8 @@ def _facts(
         held = sum(len(job.cards) * (min(job.end or axis.end, axis.end) - max(job.begin, axis.begin)) for job in jobs)
         found["cards"] = f"{numbers(cards)}"
         found["held by jobs"] = f"{min(100.0, 100 * held / (len(cards) * (axis.end - axis.begin))):.0f} % of the time"
-    found["conditions"] = f"{len(conditions)}, {sum(bar.end is None for bar in conditions)} of them now"
+    now = sum(bar.end is None for bar in conditions)
+    found["conditions"] = f"{len(conditions)}, {now} of them now" if conditions else "none"
     found["drains"] = str(len(drains))
     found["reports of kernel and drivers"] = str(reports)
     found["losses"] = str(lost)

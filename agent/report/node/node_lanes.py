@@ -67,8 +67,10 @@ def drains(events: Iterable[Event], now: NodeState | None, begin: float) -> list
     return [*found, lasting] if lasting is not None else found
 
 
-def stops(events: Sequence[Event]) -> list[Bar]:
-    """The times without a daemon. Where it did not say that it ends, the time begins with the event before."""
+def stops(events: Sequence[Event], read_at: Sequence[float] = ()) -> list[Bar]:
+    """The times without a daemon. Where it did not say that it ends, the time begins with its last event before, or
+    with its last reading: `read_at`, in order. What the kernel's log reports is no sign of it: the next daemon reads
+    that as well."""
     found: list[Bar] = []
     last: Event | None = None
     for event in events:
@@ -77,8 +79,9 @@ def stops(events: Sequence[Event]) -> list[Bar]:
             text = (
                 "the daemon was stopped" if clean else "the daemon ended without a word: killed, or the node was down"
             )
-            found.append(Bar("no daemon", last.time, event.time, STOPPED if clean else LOST, text))
-        if event.kind.startswith("node."):
+            since = last.time if clean else max([last.time, *(at for at in read_at if at < event.time)])
+            found.append(Bar("no daemon", since, event.time, STOPPED if clean else LOST, text))
+        if event.kind.startswith("node.") and event.kind != EVENT:
             last = event
     return found
 

@@ -31,9 +31,12 @@ def page(report: NodeOverview) -> str:
         _tables(report),
         html_parts.unknown(report.unknown),
         "</main>\n",
-        f'<footer><p class="hint">Made by muster {escaped(report.versions.get("muster", ""))} at '
-        f"{escaped(clock(report.made_at, report.axis))}, {escaped(html_parts.zone(report.axis))}. More: "
-        "<code>muster node</code>, <code>muster events</code>, <code>muster report JOB</code></p></footer>\n",
+        html_parts.footer(
+            report.versions.get("muster", ""),
+            report.made_at,
+            report.axis,
+            ["muster node", "muster events", "muster report JOB"],
+        ),
     ]
     data = html_page.data_of(report.axis, report.plots)
     return html_page.document(f"node {report.node} - muster report", parts, data)
@@ -61,8 +64,8 @@ def _time_line(report: NodeOverview) -> str:
     label = escaped("Pictures on one time axis. With the keyboard: arrows move, + and - zoom.")
     parts = [
         '<section id="time" aria-labelledby="h-time">\n<h2 id="h-time">Time line</h2>\n',
-        f'<p class="hint">Each step of the pictures is {escaped(span(axis.step))}. The light band goes from the least '
-        "to the most reading of all cards, the line in it is the median.</p>\n",
+        f'<p class="hint">Each step of the pictures is {escaped(pictures.step_of(axis))}. The light band goes from the '
+        "least to the most reading of all cards, the line in it is the median.</p>\n",
         pictures.controls(report.plots),
         f'<div class="chart" id="chart" tabindex="0" role="group" aria-label="{label}">\n',
         pictures.axis_line(axis),
@@ -77,10 +80,10 @@ def _time_line(report: NodeOverview) -> str:
 
 def _bars_lanes(report: NodeOverview, shades: str) -> Iterator[str]:
     axis = report.axis
-    for name, bars in (("Drained", report.drains), ("No daemon", report.stops)):
+    for name, bars, table in (("Drained", report.drains, "drains"), ("No daemon", report.stops, "stops")):
         if bars:
             picture = svg.bars(bars, axis, escaped(pictures.said_of(name, bars, axis)))
-            yield pictures.lane(name, bars[-1].text, picture, "thin")
+            yield pictures.lane(name, bars[-1].text, picture, "thin", table=table)
     if report.conditions:
         yield _conditions(report, shades)
     yield _gantt(report, shades)
@@ -123,7 +126,7 @@ def _gantt(report: NodeOverview, shades: str) -> str:
     each = next((pixels for most, pixels in _ROWS if len(rows) <= most), 2)
     picture = svg.rows(bars, rows, axis, label, shades) + _labels(rows) + _names(report.jobs, rows, axis)
     return pictures.lane(
-        "Jobs", f"{len(report.jobs)} jobs on {len(rows)} rows, one for each card", picture, "rows gantt",
+        "Jobs", f"{len(report.jobs)} job{'s' * (len(report.jobs) != 1)}, a row for each card", picture, "rows gantt",
         table="jobs" if report.jobs else "", height=max(28, each * len(rows)),
         extra=_legend({look: JOB_LOOKS[look] for look in used}),
     )  # fmt: skip

@@ -32,15 +32,22 @@ class NotMergeable(Exception):
 def read(path: Path) -> JobReport:
     """A report as `-o json` writes it, from a file or a pipe. Blocks. Raises NotMergeable."""
     try:
-        found = msgspec.json.decode(_content(path), type=JobReport)
+        content = _content(path)
     except OSError as error:
         raise NotMergeable(f"{path}: cannot be read: {error.strerror}") from None
+    return parsed(content, str(path))
+
+
+def parsed(content: bytes, name: str) -> JobReport:
+    """A report from its JSON. `name`: for people, where that is from. Raises NotMergeable."""
+    try:
+        found = msgspec.json.decode(content, type=JobReport)
     except msgspec.DecodeError as error:
-        why = f"is no report of a job in JSON ({error}): make it with `muster report JOB -o FILE.json`"
-        raise NotMergeable(f"{path}: {why}") from None
+        why = f"is not a report of a job in JSON ({error}): make it with `muster report JOB -o FILE.json`"
+        raise NotMergeable(f"{name}: {why}") from None
     axes = [found.axis, *([found.moment.axis] if found.moment is not None else [])]
     if found.version != VERSION or not all(axis.step > 0 and axis.count > 0 for axis in axes):
-        raise NotMergeable(f"{path}: is of version {found.version} of muster's reports, this muster reads {VERSION}")
+        raise NotMergeable(f"{name}: is of version {found.version} of muster's reports, this muster reads {VERSION}")
     return found
 
 
@@ -69,15 +76,17 @@ def _content(path: Path) -> bytes:
 def merged(reports: Sequence[JobReport]) -> JobReport:
     """At least one report. Raises NotMergeable."""
     if len({(one.node, one.node_rank) for one in reports}) < len(reports):
-        raise NotMergeable("two of the files are of the same node: give one file for each node")
+        raise NotMergeable("two of the reports are of the same node: give one for each node")
     names = sorted({one.job_id for one in reports})
     if len(names) > 1:
-        raise NotMergeable(f"the files are of several jobs: {', '.join(names[:5])}")
+        raise NotMergeable(f"the reports are of several jobs: {', '.join(names[:5])}")
     reports = sorted(reports, key=lambda one: one.node_rank)
     parts = [_part(one) for one in reports]
     to_blame = first_node.first([NodePart(*part, CLOCK_DOUBT_S) for part in parts])
     chief = reports[to_blame[0] if to_blame else 0]
     axis = _axis([one.axis for one in reports])
+    drawn = _plots(reports, axis)
+    took = [(one.attempts, len(one.cards)) for one in reports]
     count = max(one.node_count for one in reports)
     missing = [f"{one.node}: {text}" for one in reports for text in one.unknown]
     missing.append("the clocks of the nodes were not compared: each time is that of its node")
@@ -96,7 +105,7 @@ def merged(reports: Sequence[JobReport]) -> JobReport:
             next_steps=[f"{chief.node}: {step}" for step in chief.said.next_steps],
         ),
         axis=axis,
-        facts=_facts(reports),
+        facts=_facts(reports) | plots.card_hours(took, max(one.made_at for one in reports), drawn),
         # A row for each node: the attempts of all lie at the same time.
         attempts=[
             msgspec.structs.replace(_named(one, bar), rank=one.node_rank) for one in reports for bar in one.attempts
@@ -106,7 +115,7 @@ def merged(reports: Sequence[JobReport]) -> JobReport:
         rank_bars=[bar for one in reports for bar in one.rank_bars],
         hangs=[_named(one, bar) for one in reports for bar in one.hangs],
         events=_rows((one, row) for one in reports for row in one.events),
-        plots=_plots(reports, axis),
+        plots=drawn,
         moment=_moment(reports, chief),
         checks=[
             msgspec.structs.replace(check, item=f"{one.node}: {check.item}") for one in reports for check in one.checks
@@ -147,13 +156,15 @@ def _headline(reports: Sequence[JobReport], to_blame: Sequence[int]) -> str:
         return f"No part has failed; {', '.join(states)} on {len(reports)} nodes"
     if len(told) == 1:
         return f"First failed {told[0]}"
-    return "Failed first, in an order that the clocks do not tell: " + "; ".join(told)
+    return "Failed first (the clocks do not show in which order): " + "; ".join(told)
 
 
 def _facts(reports: Sequence[JobReport]) -> dict[str, str]:
     """Those that are the same everywhere, and what became of each part."""
     same = {
-        name: text for name, text in reports[0].facts.items() if all(one.facts.get(name) == text for one in reports)
+        name: text
+        for name, text in reports[0].facts.items()
+        if name != plots.CARD_HOURS and all(one.facts.get(name) == text for one in reports)
     }
     return same | {f"on {one.node}": f"{one.said.state}: {one.said.headline}" for one in reports}
 

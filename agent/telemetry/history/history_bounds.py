@@ -1,4 +1,4 @@
-"""What of the history is dropped, and when: what is too old, and what is too much."""
+"""Which rows of the history are deleted, and when: those that are too old, and those that are too many."""
 
 import time
 from dataclasses import field

@@ -1,4 +1,4 @@
-"""What is asked of the history's database (history_db.py). Everything blocks; one thread at a time."""
+"""Queries of the history's database (history_db.py). Everything blocks; one thread at a time."""
 
 import math
 import sqlite3

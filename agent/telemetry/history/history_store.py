@@ -1,8 +1,8 @@
-"""The last days of the node, its cards and its jobs: what is noted now, what is on disk, and answers from both.
+"""The last days of the node, its cards and its jobs: new readings in memory, older ones on disk, and answers from both.
 
-Readings are noted in memory and put onto the disk each `FLUSH_S` seconds by a thread that nobody depends on: a disk
-that hangs, is full or cannot be written costs the history, and nothing else. What cannot be written waits in memory, as
-far as there is room; a file that is damaged is set aside, and another begun.
+A thread that nothing waits for writes readings to disk every `FLUSH_S` seconds. A disk that hangs, is full or refuses a
+write costs the history and nothing else. Readings that cannot be written wait in memory as far as there is room. A
+damaged file is set aside, and a new one started.
 """
 
 import contextlib
@@ -25,8 +25,6 @@ from muster.agent.telemetry.history.history_rows import Bounds, Busy, FoundSerie
 from muster.agent.telemetry.history.history_waiting import Waiting
 from muster.probes.calls import watched
 
-#: Below the state folder.
-FILE = "telemetry.db"
 #: Seconds between two times that readings are put onto the disk; and that the file's bounds are looked after.
 FLUSH_S, KEEP_S = 15.0, 600.0
 #: Seconds that a write and an answer may take, and the last write when the daemon ends.

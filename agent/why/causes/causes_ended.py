@@ -11,7 +11,7 @@ from muster.agent.why.causes.found import CERTAIN, HIGH, LOW, MEDIUM, NONE, Caus
 from muster.agent.why.facts import Facts
 from muster.agent.why.words import of_this_attempt
 from muster.probes.kernel import endings
-from muster.supervisors.model import node_ends, verdict
+from muster.supervisors.model import node_ends, rank_ends
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.staging_progress import OUTPUTS, STEPS
@@ -54,10 +54,10 @@ def stopped(facts: Facts) -> Cause:
 
 def without_service(facts: Facts) -> Cause | None:
     """A job one of whose services ended before its ranks."""
-    service = verdict.ended_service(facts.job)
-    if service is None or not verdict.lost_service(facts.job):
+    service = rank_ends.ended_service(facts.job)
+    if service is None or not rank_ends.lost_service(facts.job):
         return None
-    name = verdict.service_name(service)
+    name = rank_ends.service_name(service)
     read = f"Read its output: `muster logs {facts.entry.job_id} --service {service.local_rank}`."
     if service.outcome is Outcome.NOT_STARTED:
         return Cause(f"{name} could not be executed: {service.detail}", CERTAIN, "job", (read,))
@@ -208,7 +208,7 @@ def in_silence(facts: Facts, said: Cause | None) -> Cause | None:
     if facts.job.world_size > facts.job.local_ranks or rank.outcome is not Outcome.EXITED or not rank.status:
         return None
     text = f"rank {rank.rank} {endings.describe(rank.status)} by itself, and named no error"
-    step = f"Read what it wrote: `muster logs {facts.entry.job_id} -r {rank.rank} --tail 200`."
+    step = f"Read its output: `muster logs {facts.entry.job_id} -r {rank.rank} --tail 200`."
     return Cause(text, MEDIUM, "job", (step,), rank=rank.rank)
 
 
@@ -261,5 +261,5 @@ def unknown(facts: Facts) -> Cause:
         step = "Start it again with more output: a lower log level, `set -x` in a shell script."
         return Cause(text, NONE, "unknown", (step,))
     text = f"the cause is unknown: rank {first.rank} ended by itself; neither its output nor the node shows an error"
-    step = f"Read what it wrote: `muster logs {facts.entry.job_id} -r {first.rank} --tail 200`."
+    step = f"Read its output: `muster logs {facts.entry.job_id} -r {first.rank} --tail 200`."
     return Cause(text, NONE, "unknown", (step,))

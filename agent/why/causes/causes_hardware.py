@@ -88,9 +88,7 @@ def _hang_cause(facts: Facts, text: str, confidence: str) -> Cause:
 def hung_then_stopped(facts: Facts) -> Cause | None:
     """A job that hung when somebody stopped it. The supervisor learned of the hang with the stop."""
     asked = facts.job.asked
-    if asked is None or not asked.hung_since:
-        return None
-    return _hang_cause(facts, f"it hung: {asked.hung_how}; then it was stopped by {asked.by or 'somebody'}", HIGH)
+    return _hang_cause(facts, asked.hang, HIGH) if asked is not None and asked.hang else None
 
 
 def hangs_now(facts: Facts) -> Iterator[Cause]:
@@ -113,8 +111,8 @@ def slow_now(facts: Facts) -> Iterator[Cause]:
     last = _last_of(facts, SLOW)
     if last is not None and last.kind == SLOW[0]:
         job_id = facts.entry.job_id
-        step = f"Compare that rank with its peers: the power and temperature of its card (`muster top {job_id}`), "
-        step += f"its input, and its stacks (`muster stacks {job_id}`)."
+        card = f"the power and temperature of its card (`muster top {job_id}`), " if facts.job.cards else ""
+        step = f"Compare that rank with its peers: {card}its input, and its stacks (`muster stacks {job_id}`)."
         yield Cause(f"slow: {last.text}", MEDIUM, "slow", (step,))
 
 

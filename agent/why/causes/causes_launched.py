@@ -9,10 +9,7 @@ from muster.agent.why.causes.causes_said import VAGUE
 from muster.agent.why.causes.found import MEDIUM, Cause, SeenIn
 from muster.agent.why.facts import Facts
 from muster.agent.why.launchers import WorkerFailure
-from muster.probes.kernel import process
-
-#: Signals that come from outside: people, schedulers and the kernel send them.
-_FROM_OUTSIDE = frozenset({signal.SIGKILL, *process.END_SIGNALS})
+from muster.supervisors.model.verdict import FROM_OUTSIDE
 
 
 def failed(facts: Facts) -> Cause | None:
@@ -22,11 +19,11 @@ def failed(facts: Facts) -> Cause | None:
         return None
     worker = launched.workers[0]
     text = f"{worker.who} {worker.ending}, as {worker.launcher} reports"
-    steps = [f"Read what it wrote: `muster logs {facts.entry.job_id} -r {launched.rank} --tail 200`."]
+    steps = [f"Read its output: `muster logs {facts.entry.job_id} -r {launched.rank} --tail 200`."]
     kind = "job"
     evidence: tuple[str, ...] = ()
     if (number := worker.killed_by) is not None:
-        if number in _FROM_OUTSIDE:
+        if number in FROM_OUTSIDE:
             kind = "unknown"
             steps.insert(0, "Find out who sent the signal: an administrator, a memory limit, the kernel (`dmesg`).")
             evidence = tuple(curves.remarks(facts.minutes))

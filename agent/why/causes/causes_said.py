@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from muster.agent.telemetry.job_processes import LAUNCHERS
-from muster.agent.text import size, uncapitalized
+from muster.agent.text import cut, plain, size, uncapitalized
 from muster.agent.why import curves
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn
 from muster.agent.why.facts import SHARED_MEMORY, Facts
 from muster.agent.why.log_signs import Sign
-from muster.supervisors.model import verdict
+from muster.agent.why.signatures import unprefixed
+from muster.supervisors.model import rank_ends
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.states import Outcome
 
@@ -38,6 +38,8 @@ _HANDLED = re.compile(
 )
 #: An exception's text that is not at the start of its line.
 _QUOTED = re.compile(r"\S .{0,300}?\b[A-Z][A-Za-z]{1,60}(?:Error|Exception): ")
+#: Characters of a line that stand in the sentence about it.
+_LONGEST = 200
 _WARNING = re.compile(r"(?<!NCCL )\bWARN(?:ING)?\b")
 #: Kinds of causes that may follow from the end of another rank; and the order of errors at the same time, others: 1.
 _MAY_FOLLOW = frozenset({"network", "rendezvous"})
@@ -157,14 +159,17 @@ def _counts(
 
 
 def is_survived(sign: Sign) -> bool:
-    """Whether the line itself says that the program went on."""
+    """Whether the line itself says that the program went on, or only mentions the error."""
     line = sign.hit.line
-    said = sign.hit.signature.shows == "line" and (_HANDLED.search(line) or _WARNING.search(line)) is not None
+    if sign.hit.mentioned:
+        return True
+    said = sign.hit.signature.shows != "exception" and (_HANDLED.search(line) or _WARNING.search(line)) is not None
     return said or sign.ignored
 
 
 def _sentence(sign: Sign) -> str:
-    return uncapitalized(sign.hit.signature.cause).rstrip(".")
+    said = plain(cut(unprefixed(sign.hit.line), _LONGEST))
+    return uncapitalized(sign.hit.signature.cause).rstrip(".").replace("{line}", said)
 
 
 def _first_of(
@@ -201,7 +206,7 @@ def _undecided(one: Sign, other: Sign, facts: Facts) -> bool:
     they ended at the same time, too, and both name their causes, of which none may follow from the other."""
     if (one.hit.signature, one.hit.line) == (other.hit.signature, other.hit.line):
         return False
-    if {one.rank, other.rank} <= set(verdict.unordered(facts.job)):
+    if {one.rank, other.rank} <= set(rank_ends.unordered(facts.job)):
         return True
     if one.hit.signature.id == other.hit.signature.id or not (_is_named(one) and _is_named(other)):
         return False
@@ -218,7 +223,7 @@ def in_step(facts: Facts) -> Cause | None:
 
 def who(sign: Sign, facts: Facts) -> tuple[int | None, int | None]:
     """The rank and the worker that wrote it: a launcher's output contains that of all its workers."""
-    launched = any(rank.rank == sign.rank and rank.role in LAUNCHERS for rank in facts.job.ranks)
+    launched = any(rank.rank == sign.rank and rank.launches for rank in facts.job.ranks)
     launched |= facts.launched is not None and facts.launched.rank == sign.rank
     return sign.rank, sign.hit.worker if launched else None
 

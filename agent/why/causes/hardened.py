@@ -1,4 +1,4 @@
-"""What the job itself may not do (its hardening), where an error says that something is not allowed or does not exist.
+"""Explains an error by the job's own hardening, if the error says that something is not allowed or does not exist.
 
 Such a cause is no fault of the node, and the remedy is an option of the job. Pure."""
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from muster.agent.why.causes import causes_ended, causes_hardware, causes_launched, causes_said, hardened
 from muster.agent.why.causes.found import LOW, NONE, Cause
 from muster.agent.why.facts import LIVE_S, Facts, latest
-from muster.supervisors.model import verdict
+from muster.supervisors.model import rank_ends
 from muster.supervisors.model.states import State
 
 #: Kinds of errors in a log that a broken card, node or link can cause as well.
@@ -45,7 +45,7 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
     yield causes_hardware.hung(facts, stopped=True)
     if facts.job.state is State.STOPPED:
         yield causes_hardware.hung_then_stopped(facts)
-    if facts.job.state is State.STOPPED or verdict.is_timed_out(facts.job):
+    if facts.job.state is State.STOPPED or rank_ends.is_timed_out(facts.job):
         yield causes_ended.stopped(facts)
         return
     yield causes_ended.on_other_node(facts)

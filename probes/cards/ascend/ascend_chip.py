@@ -24,7 +24,7 @@ from muster.probes.cards.ascend.dcmi_layouts import (
     die_text,
 )
 from muster.probes.cards.ascend.dcmi_layouts import words as line
-from muster.probes.kernel import pci
+from muster.probes.kernel import number_lists, pci
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Chip:
         # The library reads sysfs too, and cuts what it finds there: it comes second.
         cpus = pci.cpus(bus_id, self._sysfs)
         if not cpus:
-            cpus = pci.cpu_list(asking("affinity", self._affinity, minor=True) or "")
+            cpus = number_lists.processors(asking("affinity", self._affinity, minor=True) or "")
         asking.done()
         return replace(
             card,

@@ -15,16 +15,16 @@ a part of.
 """
 
 import os
-import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from ctypes import byref, c_uint
 from pathlib import Path
 
-from muster.probes.cards.accelerator import DriverError
+from muster.probes.cards.accelerator import ASCEND, DriverError
 from muster.probes.cards.ascend.dcmi_library import load
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.known_names import device_number
 
 #: The library of the driver that CANN stands on, and where the driver's package puts it.
 HAL = ("libascend_hal.so", "/usr/local/Ascend/driver/lib64/driver/libascend_hal.so")
@@ -59,8 +59,7 @@ def nodes(dev: Path) -> dict[int, int]:
     except OSError:
         return found
     for name in names:
-        if match := re.fullmatch(r"davinci([0-9]{1,4})", name):
-            number = int(match[1])
+        if (number := device_number(ASCEND, name)) is not None:
             try:
                 status = os.stat(dev / name)
             except OSError:

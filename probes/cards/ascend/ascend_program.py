@@ -1,7 +1,7 @@
-"""Ascend cards with `npu-smi` and without libdcmi.so: in a container that has only the program, say.
+"""Ascend cards with `npu-smi` and without libdcmi.so, for example in a container that has only the program.
 
-One run tells of all cards, and takes a second or two of a processor. So what it told serves every card until it is
-several times as old as the run took; bounded in time, killed, and in a process of its own, it cannot hang us for long.
+One run reports all cards and takes a second or two of CPU time. So its result serves every card until it is several
+times as old as the run took. The program is a process of its own with a deadline, so it cannot block muster for long.
 """
 
 import math
@@ -28,6 +28,7 @@ from muster.probes.cards.ascend import ascend_numbers, npu_smi
 from muster.probes.cards.ascend.ascend_numbers import ChipIdentity, ChipPlace, Seat
 from muster.probes.kernel import pci
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.known_names import device_node
 
 #: Folders of npu-smi, over those of PATH; those of the libraries that it needs, over those of LD_LIBRARY_PATH.
 _FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
@@ -166,7 +167,7 @@ class NpuSmi:
         ]
 
     def _card(self, seat: Seat, place: ChipPlace, row: npu_smi.NpuSmiRow | None) -> Card:
-        number, node = place.index, f"/dev/davinci{place.node}"
+        number, node = place.index, f"/dev/{device_node(ASCEND, place.node)}"
         physical = self._physical.get(seat)
         numbers = Numbers(number if physical is None else physical, place.logical, *seat)
         if row is None:

@@ -30,6 +30,7 @@ from muster.probes.cards.ascend.dcmi import ChipFault, Dcmi, Listing
 from muster.probes.cards.ascend.dcmi_library import LIBRARIES, load
 from muster.probes.kernel import pci
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.known_names import device_node
 
 T = TypeVar("T")
 
@@ -122,7 +123,7 @@ class Ascend(Backend):
             if own is not None:
                 lost[own] = (seat, trouble)
         for number in here - chips.keys() - lost.keys():
-            text = f"{self._dev}/davinci{number} is there, but the driver lists no such card"
+            text = f"{self._dev / device_node(ASCEND, number)} exists, but the driver lists no such card"
             lost[number] = (None, DriverError(Trouble.ABSENT, text))
         # CANN counts a card on which the driver has given up in its place, as the others' numbers show.
         order = sorted(chips.keys() | {number for number, (seat, _) in lost.items() if seat is not None})
@@ -130,7 +131,7 @@ class Ascend(Backend):
         for number, (its_seat, _) in lost.items():
             rank = order.index(number) if counted and its_seat is not None else None
             numbers = Numbers(number, rank, *_board(its_seat or ()))
-            cards[number] = Card(number, ASCEND, node=f"/dev/davinci{number}", numbers=numbers)
+            cards[number] = Card(number, ASCEND, node=f"/dev/{device_node(ASCEND, number)}", numbers=numbers)
         return _Open(dcmi, cards, chips, lost)
 
     def close(self) -> None:
@@ -249,7 +250,7 @@ class Ascend(Backend):
 def _card(told: ChipIdentity, place: ascend_numbers.ChipPlace) -> Card:
     physical = told.physical if told.physical is not None else place.index
     numbers = Numbers(physical, place.logical, *_board(told.seat))
-    return Card(place.index, ASCEND, node=f"/dev/davinci{place.node}", numbers=numbers)
+    return Card(place.index, ASCEND, node=f"/dev/{device_node(ASCEND, place.node)}", numbers=numbers)
 
 
 def _board(seat: Seat) -> tuple[int | None, int | None]:

@@ -2,6 +2,10 @@
 
 A card has the number that NVML gives it, which is the order on the PCI bus. CUDA counts so too where CUDA_DEVICE_ORDER
 is PCI_BUS_ID. NVML may count cards that a container was not given: those are none of ours.
+
+An instance of a card in MIG mode is a card of its own to jobs: it is leased, has its own memory and processes, and a
+UUID by which CUDA knows it. Its card has the health, the events and the place on the bus. An instance has the index
+1000 + 100 * that of its card + the number under which NVML lists it there.
 """
 
 import os
@@ -21,10 +25,11 @@ from muster.probes.cards.accelerator import (
     DriverError,
     Health,
     Holder,
+    Numbers,
     Reading,
     Trouble,
 )
-from muster.probes.cards.nvidia import nvidia_card, nvidia_health, nvidia_mig
+from muster.probes.cards.nvidia import nvidia_card, nvidia_health
 from muster.probes.cards.nvidia.nvidia_calls import (
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
@@ -54,6 +59,16 @@ _PROCESSES = (
 )
 #: A list that grows between the call for its size and the one for its content is asked for again so often.
 _TRIES = 5
+_FIRST_MIG, _MIG_PER_CARD = 1000, 100
+
+
+@dataclass(frozen=True, slots=True)
+class _MigInstance:
+    """Where NVML has it: by the number on its card. A number may come to mean another instance; the UUID tells."""
+
+    parent: int
+    number: int
+    uuid: str
 
 
 @dataclass(slots=True)
@@ -65,7 +80,7 @@ class _Session:
     gpm: "Gpm"
     handles: dict[int, Any] = field(default_factory=dict)
     buses: dict[int, str] = field(default_factory=dict)
-    instances: dict[int, nvidia_mig.MigInstance] = field(default_factory=dict)
+    instances: dict[int, _MigInstance] = field(default_factory=dict)
     memory_v2: bool = True
     #: Device nodes that this container has, by their names, if it has fewer than NVML has cards.
     nodes: frozenset[str] = frozenset()
@@ -74,7 +89,7 @@ class _Session:
         """Of a card, or a MIG instance."""
         instance = self.instances.get(index)
         if instance is not None:
-            return nvidia_mig.handle(self.nvml, self.handle(instance.parent), instance)
+            return _mig_handle(self.nvml, self.handle(instance.parent), instance)
         handle = self.handles.get(index)
         if handle is None:
             try:
@@ -85,7 +100,7 @@ class _Session:
                 if self.nodes:
                     raise _elsewhere(index) from None
                 # Not one reading is refused but the whole card, to every user of this container.
-                text = f"{error}: is its device node in the container, and may this user open it?"
+                text = f"{error}: check that the container has its device node, and that this user may open it"
                 raise DriverError(Trouble.FAILED, text, error.number) from None
             self.handles[index] = handle
         return handle
@@ -163,7 +178,7 @@ class Nvidia(Backend):
         if session.nodes and found.node and os.path.basename(found.node) not in session.nodes:
             raise _elsewhere(card.index)
         session.buses[card.index] = found.bus_id
-        parts = nvidia_mig.instances(session.nvml, handle, found) if found.mig else {}
+        parts = _mig_instances(session.nvml, handle, found) if found.mig else {}
         others = {index: it for index, it in session.instances.items() if it.parent != card.index}
         session.instances = others | {index: instance for index, (instance, _) in parts.items()}
         return replace(found, peers=card.peers, instances=tuple(own for _, own in parts.values()))
@@ -258,3 +273,46 @@ def _processes(nvml: Nvml, name: str, handle: Any) -> list[Any] | None:
                 if error.number != INSUFFICIENT_SIZE or attempt == _TRIES - 1:
                     raise
     return None
+
+
+def _mig_index(parent: int, number: int) -> int:
+    """Of the instance `number` of a card."""
+    return _FIRST_MIG + _MIG_PER_CARD * parent + number
+
+
+def _mig_instances(nvml: Nvml, handle: Any, card: Card) -> dict[int, tuple[_MigInstance, Card]]:
+    """Those that the card has now, by index. Raises DriverError where the card or the driver does not answer."""
+    found: dict[int, tuple[_MigInstance, Card]] = {}
+    for number in range(min(nvml.maybe("nvmlDeviceGetMaxMigDeviceCount", handle) or 0, _MIG_PER_CARD)):
+        part = nvml.maybe("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+        uuid = None if part is None else nvml.maybe("nvmlDeviceGetUUID", part)
+        if not uuid:
+            continue  # fewer than there may be, or one that this container was not given
+        memory = nvml.maybe("nvmlDeviceGetMemoryInfo", part)
+        own = replace(
+            card,
+            index=_mig_index(card.index, number),
+            uuid=uuid,
+            model=nvml.maybe("nvmlDeviceGetName", part) or f"{card.model} MIG",
+            memory_bytes=None if memory is None else int(memory.total),
+            peers=(),
+            mig=False,
+            numbers=Numbers(
+                physical=card.numbers.physical,
+                gpu_instance=nvml.maybe("nvmlDeviceGetGpuInstanceId", part),
+                compute_instance=nvml.maybe("nvmlDeviceGetComputeInstanceId", part),
+            ),
+            parent=card.index,
+        )
+        found[own.index] = (_MigInstance(card.index, number, uuid), own)
+    return found
+
+
+def _mig_handle(nvml: Nvml, parent: Any, instance: _MigInstance) -> Any:
+    """NVML's handle of an instance, asked for anew each time: it is void once the instance was taken away. Raises
+    DriverError, ABSENT where it was."""
+    part = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", parent, instance.number)
+    if nvml.ask("nvmlDeviceGetUUID", part) != instance.uuid:
+        text = f"the MIG instance {instance.uuid} of card {instance.parent} was removed, its number was reused"
+        raise DriverError(Trouble.ABSENT, text)
+    return part

@@ -1,4 +1,4 @@
-"""NVML's calls, each by its name: which return codes are an answer, which are a trouble, and what helps."""
+"""NVML's calls by name: which return codes are answers, which are errors, and the remedy for each."""
 
 import ctypes
 import itertools
@@ -33,19 +33,19 @@ _TROUBLES = {
 }
 #: What helps where it is the driver.
 _DRIVER = {
-    DRIVER_NOT_LOADED: "load the nvidia kernel module (dmesg says why it is not)",
+    DRIVER_NOT_LOADED: "load the nvidia kernel module (dmesg says why it is not loaded)",
     LIBRARY_NOT_FOUND: f"{LIBRARY} is not found: install the driver's libraries, or give the container the `utility` "
     "capability",
     MISMATCH: "the kernel module is of another version than the libraries: reload it, or reboot",
 }
 #: What helps where it is one card.
 _CARD = {
-    INVALID_ARGUMENT: "the driver has no card of this number; is each card's device in the container, and was none "
-    "renumbered?",
-    NOT_FOUND: "the driver has no card of this number",
-    GPU_NOT_FOUND: "the driver has no card of this number",
+    INVALID_ARGUMENT: "the driver has no card with this number: check that the container has each card's device, and "
+    "that the driver renumbered none",
+    NOT_FOUND: "the driver has no card with this number",
+    GPU_NOT_FOUND: "the driver has no card with this number",
     LOST: "it fell off the bus: reboot; if it happens again, have the hardware inspected",
-    RESET_REQUIRED: "`muster node reset CARD`, or reboot",
+    RESET_REQUIRED: "run `muster node reset CARD`, or reboot",
 }
 #: From whatever call they come, they are about more than that one reading.
 _GRAVE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH, LOST, RESET_REQUIRED})

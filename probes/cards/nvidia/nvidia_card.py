@@ -8,6 +8,7 @@ from typing import Any
 from muster.probes.cards.accelerator import NVIDIA, Card, DriverError, Numbers
 from muster.probes.cards.nvidia.nvidia_calls import Nvml
 from muster.probes.kernel import pci
+from muster.probes.kernel.known_names import device_node
 
 #: nvmlAffinityScope_t; nvmlTemperatureThresholds_t; nvmlGpuP2PCapsIndex_t and its good status.
 _SCOPE_NODE, _SLOWDOWN, _MEM_MAX, _P2P_NVLINK, _P2P_OK = 0, 1, 2, 2, 0
@@ -45,7 +46,7 @@ def describe(nvml: Nvml, handle: Any, index: int, memory_bytes: int | None, sysf
         bus_id=bus,
         numa_node=_numa_node(nvml, handle, bus, sysfs),
         cpus=_cpus(nvml, handle, bus, sysfs),
-        node="" if minor is None else f"/dev/nvidia{minor}",
+        node="" if minor is None else f"/dev/{device_node(NVIDIA, minor)}",
         numbers=Numbers(physical=minor),
         serial=nvml.maybe("nvmlDeviceGetSerial", handle) or "",
         mig=bool(mig and mig[0]),

@@ -8,6 +8,7 @@ that a reset took along would take a job along.
 from collections.abc import Mapping
 from pathlib import Path
 
+from muster.probes.cards import pci_cards
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card, Trouble
 from muster.probes.cards.fabric_manager import is_running
 from muster.probes.cards.view import View
@@ -17,12 +18,8 @@ from muster.probes.kernel.dataclass import dataclass
 #: From compute capability 8.0 (Ampere) on, a card with NVLinks can be reset alone; with NVSwitches and 8.x only while
 #: the fabric manager runs.
 _AMPERE, _HOPPER = 8, 9
-#: PCI's numbers: NVIDIA's NVSwitches are bridges; Huawei's chips by their generation.
-_NVIDIA_VENDOR, _SWITCH_CLASS = "0x10de", "0x0680"
-_ASCEND_VENDOR, _ASCEND_CLASS = "0x19e5", "0x1200"
-_910A, _910B, _910C = "0xd801", "0xd802", "0xd803"
 #: Chips that are reset together: mind-cluster's rings.
-_RINGS = {_910A: 4, _910B: 8}
+_RINGS = {pci_cards.ASCEND_910A: 4, pci_cards.ASCEND_910B: 8}
 #: NVML's recovery actions that a reset does not satisfy.
 _REBOOTS = {2: "a reboot of the node", 7: "a reboot of the whole system"}
 
@@ -78,7 +75,7 @@ def _nvidia(view: View, card: Card, sysfs: Path, proc: Path) -> tuple[int, ...]:
     generation = card.capability[0] if card.capability is not None else _HOPPER
     if not card.peers or generation >= _HOPPER:
         return (card.index,)  # where it needs others all the same, nvidia-smi names them
-    if generation >= _AMPERE and (not pci.devices(_NVIDIA_VENDOR, (_SWITCH_CLASS,), sysfs) or is_running(proc)):
+    if generation >= _AMPERE and (not pci_cards.has_switches(sysfs) or is_running(proc)):
         return (card.index,)
     return _linked(view.whole, card.index)
 
@@ -93,12 +90,12 @@ def _linked(cards: Mapping[int, Card], index: int) -> tuple[int, ...]:
 
 
 def _ascend(cards: Mapping[int, Card], card: Card, sysfs: Path) -> tuple[int, ...]:
-    known = {found.bus_id: found.device for found in pci.devices(_ASCEND_VENDOR, (_ASCEND_CLASS,), sysfs)}
+    known = {found.bus_id: found.device for found in pci_cards.cards(ASCEND, sysfs)}
     chip = known.get(card.bus_id, "")
     if chip in _RINGS:
         ring = _RINGS[chip]
         return tuple(sorted(i for i in cards if _physical(cards[i]) // ring == _physical(card) // ring))
-    if chip == _910C:  # both chips of a module
+    if chip == pci_cards.ASCEND_910C:  # both chips of a module
         board = card.numbers.board
         alike = [i for i in cards if board is not None and cards[i].numbers.board == board]
         return tuple(sorted(alike)) or (card.index,)

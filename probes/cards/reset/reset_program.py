@@ -27,6 +27,8 @@ _EXITS = {
 _KEPT, _SHOWN = 16 << 10, 400
 #: How long a killed program may take to be gone, in seconds: one that waits for a sick card takes for ever.
 LINGER_S = 5.0
+#: Time limit for a change of the persistence mode, in seconds.
+PERSISTENCE_S = 60.0
 #: The question of npu-smi ("Are you sure you want to continue resetting?(Y/N)").
 _YES = b"Y\n"
 #: ... and its answer, which may be on the same line.
@@ -69,11 +71,9 @@ async def reset(cards: Sequence[Card], limit_s: float, begun: Callable[[int], No
     return await _run(NVIDIA, ["--gpu-reset", "-i", ",".join(map(named, cards))], limit_s, begun)
 
 
-async def set_persistence(
-    cards: Sequence[str], on: bool, limit_s: float, begun: Callable[[int], None] | None = None
-) -> ProgramEnd:
+async def set_persistence(cards: Sequence[str], on: bool, begun: Callable[[int], None] | None = None) -> ProgramEnd:
     """Turns NVIDIA's persistence mode on or off for cards by their names (`named`). `begun` as for `reset`."""
-    return await _run(NVIDIA, ["-pm", "1" if on else "0", "-i", ",".join(cards)], limit_s, begun)
+    return await _run(NVIDIA, ["-pm", "1" if on else "0", "-i", ",".join(cards)], PERSISTENCE_S, begun)
 
 
 def kill(pid: int, start: int) -> None:

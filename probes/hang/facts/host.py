@@ -12,7 +12,7 @@ from muster.probes.kernel.dataclass import dataclass
 class Host:
     """`busy_at`, `weak_at`, `io_at`, `log_at`: when they last computed on the CPU, gave weak evidence of life (`weak`:
     which), did some IO, logged. `known`: the records have processes; `io_known`, `cpu_known`: with these
-    counters. `held`: processes that cannot go on, by rank."""
+    counters. `log_known`: they have the size of a log. `held`: processes that cannot go on, by rank."""
 
     busy_at: float
     weak_at: float
@@ -22,6 +22,7 @@ class Host:
     known: bool
     io_known: bool
     cpu_known: bool
+    log_known: bool
     held: dict[int, list[Held]]
 
     @property
@@ -57,6 +58,7 @@ def host_of(r: Readings, keys: Sequence[str]) -> Host:
         known=r.now - r.job.procs_at <= s.window_s,
         io_known=all(r.now - track.io_at <= s.window_s for track in living),
         cpu_known=all(r.now - track.cpu_at <= s.window_s for track in living),
+        log_known=any(track.log_bytes is not None for track in living),
         held={track.rank: held for track in known if (held := _held(r, track, busy))},
     )
 

@@ -16,6 +16,9 @@ from muster.probes.hang.tracks.rank_track import RankTrack
 from muster.probes.hang.verdicts import HangKind, HangVerdict
 from muster.probes.kernel.dataclass import dataclass
 
+#: The kernel's functions in which servers and notebooks wait.
+_EVENTS = ("ep_poll", "epoll", "accept", "n_tty_read")
+
 
 class Scene(enum.StrEnum):
     """What the cards of a job show; each row of tables 2 and 3 is for one of these, or for any."""
@@ -182,6 +185,30 @@ class JobMoment(Readings):
         return 2 * sum(share >= self.s.power_strict_ratio for share in shares) > len(shares)
 
     @cached_property
+    def logging(self) -> set[int]:
+        """Ranks whose logs go on growing while cards wait."""
+        return {rank for rank, track in self.job.ranks.items() if self._goes_on(track.log_at)}
+
+    @cached_property
+    def all_log(self) -> bool:
+        """Those of all these cards do."""
+        return self.logging.issuperset(self.spinning_ranks)
+
+    @cached_property
+    def used_fabric(self) -> bool:
+        """A card of these moved data over its fabric while it worked."""
+        return any(self.card(key).fabric_usual(self.s) is not None for key in self.cards.spins)
+
+    @cached_property
+    def data_moves(self) -> bool:
+        """The fabrics of all of them go on moving data."""
+        return all(self._goes_on(self.card(key).moved_at) for key in self.cards.spins)
+
+    def _goes_on(self, last: float) -> bool:
+        """What was last seen then is none of what came before the silence."""
+        return self.is_recent(last) and last - self.since >= self.s.period_s
+
+    @cached_property
     def writes_its_own(self) -> bool:
         """The job has one card, and its rank writes a little: its lines may go to a file."""
         wrote = any(self.now - track.wrote_at <= self.s.window_s for track in self.job.ranks.values())
@@ -246,6 +273,12 @@ class JobMoment(Readings):
     def dim(self) -> bool:
         """No card reports utilization, but one reports power, which is that of a card that waits."""
         return bool(self.cards.dark) and not self.blind and not self.idle_cards and not self.cards.spins
+
+    @cached_property
+    def waits_for_events(self) -> bool:
+        """The own process of each rank waits for events: for requests, or at a terminal."""
+        waits = [track.waits_in() for track in self.ranks if not self.has_ended(track)]
+        return bool(waits) and all(any(name in wait for name in _EVENTS) for wait in waits)
 
     @cached_property
     def unseen(self) -> bool:

@@ -11,8 +11,8 @@ from muster.probes.hang.tracks.rank_wait import RankWait
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.waits import AT_REST, IN_COLLECTIVE, Culprit, WaitKind, WaitPlace, blame, waits_for_others
 
-#: Dumps that must show the same.
-LOOKS = 3
+#: Dumps that must show the same: for a proof; for a suspicion.
+LOOKS, FEW_LOOKS = 3, 2
 #: CPU time of a rank in which one thread computes, in CPUs: those of its library take a little, too.
 _ONE_CPU = 1.2
 #: Dumps of several nodes are one look at the job within so many distances of dumps.
@@ -76,8 +76,20 @@ class StackProof:
         """The same, if it is proven: several dumps show each rank at one place, nobody wrote a line since the first of
         them, and the rank to blame is stopped, blocked, gone, in a lock or asleep, and did nothing meanwhile, or it
         is in one call that makes nothing: a loop, or a computation in memory that it already has."""
+        found = self._unchanged(LOOKS)
+        return found if found is not None and all(self._is_stuck(rank) for rank in found.ranks) else None
+
+    @cached_property
+    def suspected(self) -> Culprit | None:
+        """The same of fewer dumps, and for however long, on however many CPUs: worth a report, and too little to act
+        on."""
+        found = self._unchanged(FEW_LOOKS)
+        return found if found is not None and all(self._seems_stuck(rank) for rank in found.ranks) else None
+
+    def _unchanged(self, looks: int) -> Culprit | None:
+        """The ranks to blame, where so many dumps show each rank at one place, and the ranks to blame do nothing."""
         found = self.culprit
-        if found is None or any(wait.looks < LOOKS for wait in self.waits.values()):
+        if found is None or any(wait.looks < looks for wait in self.waits.values()):
             return None
         if not all(self._waits_for_others(rank) for rank in found.peers):
             return None  # they wait at one line of the program: for what is not known
@@ -86,9 +98,8 @@ class StackProof:
         if signs.last(Strength.LOG) >= first:
             return None
         resting = [rank for rank in odd if rank not in self.waits or self.waits[rank].kind is not WaitKind.RUNS]
-        if max(signs.last_of("some IO", odd), signs.last_of("some CPU time", resting)) >= first:
-            return None
-        return found if all(self._is_stuck(rank) for rank in odd) else None
+        busy = max(signs.last_of("some IO", odd), signs.last_of("some CPU time", resting)) >= first
+        return None if busy else found
 
     def stays_in_call(self, told_at: float) -> bool:
         """Whether the ranks to blame were in one call in all dumps since this was told. They may have waited: to
@@ -159,7 +170,7 @@ class StackProof:
         """The first of the last dumps that count."""
         wait = self.waits[rank]
         if wait.kind is WaitKind.RUNS and rank in odd:
-            return wait.barren_since
+            return wait.still_since if wait.faults is None else wait.barren_since
         return max(wait.since, wait.still_since) if wait.kind in (WaitKind.LOCK, WaitKind.SLEEP) else wait.since
 
     def _is_stuck(self, rank: int) -> bool:
@@ -177,6 +188,14 @@ class StackProof:
         # A thread of the program may be the one that it waits for, and do something: receive data, say.
         receives = self.r.signs.last(Strength.NETWORK) >= max(wait.since, wait.still_since)
         return wait.kind is WaitKind.LOCK and wait.still_looks >= LOOKS and not wait.helped and not receives
+
+    def _seems_stuck(self, rank: int) -> bool:
+        wait = self.waits.get(rank)
+        if wait is None or wait.kind not in (WaitKind.RUNS, WaitKind.SLEEP, WaitKind.LOCK):
+            return self._is_stuck(rank)
+        if wait.kind is WaitKind.RUNS and wait.faults is not None:
+            return wait.barren_looks >= FEW_LOOKS
+        return wait.still_looks >= FEW_LOOKS and not wait.helped
 
     def _loops(self, wait: RankWait, rank: int) -> bool:
         """Whether its thread has been in one call for a minute, on one CPU, and neither waited nor touched memory anew:

@@ -9,6 +9,7 @@ from muster.probes.hang.tracks.card_look import CardLook, CardState, Eye
 from muster.probes.hang.tracks.card_track import CardTrack
 from muster.probes.hang.tracks.rank_track import RankTrack
 from muster.probes.hang.tracks.state import JobState
+from muster.probes.kernel.known_names import ASCEND
 
 #: Share of the window for which a process must be in state D, T or t.
 HELD = 0.8
@@ -73,9 +74,9 @@ class Readings:
 
     @cached_property
     def idles_at_once(self) -> bool:
-        """After steady work all cards that count idle; of a job without cards, each rank gave signs of life steadily,
-        and gives none. Its processes are known, and none is held: of such ones more is known later. And it never came
-        out of so long a silence."""
+        """After steady work all cards that count idle, or draw no more where more is not known; of a job without cards,
+        each rank gave signs of life steadily, and gives none. Its processes are known, and none is held: of such ones
+        more is known later. And it never came out of so long a silence."""
         if self.silent < self.s.patience_ratio * self.job.survived_s:
             return False
         if self.now - self.job.procs_at > 2 * self.job.usual_s:
@@ -86,8 +87,9 @@ class Readings:
             living = [track for track in self.ranks if not self.has_ended(track)]
             steady = self.s.established_s
             return bool(living) and all(track.stirred_at - track.stirs_since >= steady for track in living)
-        others = (*self.cards.works, *self.cards.spins, *self.cards.dark)
-        return bool(self.idle_cards) and not others and self.worked_steadily
+        dim = [key for key in self.cards.dark if self.looks[key].state is CardState.DIM]
+        others = (*self.cards.works, *self.cards.spins, *(key for key in self.cards.dark if key not in dim))
+        return bool(self.idle_cards or dim) and not others and self.worked_steadily
 
     def fell_silent(self) -> bool:
         """Cards, logs or processes gave signs for a good while, until the silence began."""
@@ -200,7 +202,7 @@ class Readings:
     @cached_property
     def npus_fell_silent(self) -> bool:
         """The cards that idle are NPUs whose fabrics were in use and are silent."""
-        npus = bool(self.idle_cards) and all(self.card(key).kind == "ascend" for key in self.idle_cards)
+        npus = bool(self.idle_cards) and all(self.card(key).kind == ASCEND for key in self.idle_cards)
         return npus and self.fabrics_fell_silent(self.idle_cards)
 
     @cached_property
@@ -212,7 +214,7 @@ class Readings:
             bool(low)
             and len(low) == len(self.looks)
             and self.worked_steadily
-            and all(self.card(key).kind == "ascend" for key in low)
+            and all(self.card(key).kind == ASCEND for key in low)
             and self.fabrics_fell_silent(low)
             and all(t.waits_in_futex() for t in self.ranks)
         )

@@ -10,7 +10,7 @@ from muster.probes.hang.slow.slow_settings import SlowSettings
 from muster.probes.hang.tracks.state import JobState
 from muster.probes.hang.verdicts import HangVerdict
 from muster.probes.kernel.dataclass import dataclass
-from muster.probes.waits import AT_REST, Culprit, RankStack, blame, place
+from muster.probes.waits import AT_REST, Culprit, RankStack, WaitPlace, blame, place
 
 
 class DumpedWait(msgspec.Struct):
@@ -43,7 +43,8 @@ def take(waits: list[DumpedWait], record: Record, job: JobState, on_card: Collec
             begin = max(job.silent_since, job.begun_at)
             last = DumpedWait(begin, record.t - (job.now - begin))
             waits.append(last)
-        for culprit in _culprits(record.stacks, on_card):
+        for stacks in grouped(record.stacks):
+            culprit = late({stack.rank: place(stack) for stack in stacks}, on_card)
             last.dumps += 1
             if culprit is not None:
                 last.peers, last.does = list(culprit.peers), culprit.does
@@ -54,23 +55,25 @@ def take(waits: list[DumpedWait], record: Record, job: JobState, on_card: Collec
         del waits[0]
 
 
-def _culprits(stacks: Sequence[RankStack], on_card: Collection[int]) -> list[Culprit | None]:
-    """The ranks to blame by each dump; a rank that waits to be asked is not late."""
+def grouped(stacks: Sequence[RankStack]) -> list[list[RankStack]]:
+    """Dump by dump, of several ranks each."""
     by_time: dict[float, dict[int, RankStack]] = defaultdict(dict)
     for stack in stacks:
         by_time[stack.t][stack.rank] = stack
-    found = [
-        blame({rank: place(stack) for rank, stack in same.items()}, on_card)
-        for same in by_time.values()
-        if len(same) > 1
-    ]
-    return [None if culprit is not None and culprit.place.kind in AT_REST else culprit for culprit in found]
+    return [list(same.values()) for _, same in sorted(by_time.items()) if len(same) > 1]
+
+
+def late(places: Mapping[int, WaitPlace], on_card: Collection[int] = ()) -> Culprit | None:
+    """The ranks for which the others wait, by one dump; a rank that waits to be asked is not late."""
+    culprit = blame(places, on_card)
+    return None if culprit is not None and culprit.place.kind in AT_REST else culprit
 
 
 @dataclass(frozen=True, slots=True)
 class StackEvidence:
     """Of one rank: in `blamed` of so many `dumps` its peers wait for it, in so many separate `waits`, which make the
-    job's steps `factor` times as long. `since` the first of them."""
+    job's steps `factor` (or `at_least` that) times as long. `since` the first of them; `confidence` 0 to 1. Of dumps
+    that were taken for this rule: the rank is `odd` in so many of the `readings` of all processes."""
 
     rank: int
     peers: tuple[int, ...]
@@ -81,11 +84,10 @@ class StackEvidence:
     does: str
     waits_in: str
     since: float
-
-    @property
-    def confidence(self) -> float:
-        """0 to 1."""
-        return self.blamed / self.dumps
+    confidence: float
+    at_least: bool = False
+    readings: int = 0
+    odd: int = 0
 
     def is_slow(self, s: SlowSettings, *, already: bool) -> bool:
         """By these numbers; of one that is SLOW already less is asked for."""
@@ -105,6 +107,9 @@ class StackEvidence:
             "waits": self.waits,
             "does": self.does,
             "waits_in": self.waits_in,
+            "at_least": self.at_least,
+            "readings": self.readings,
+            "odd": self.odd,
         }
 
 
@@ -120,16 +125,18 @@ def judge(
             continue
         # From the end of a wait on, so that each wait counts with the work before it.
         passed, waited = now - mine[0].end, sum(wait.lasted(now) for wait in mine[1:])
+        dumps, blamed = sum(wait.dumps for wait in counted), sum(wait.blamed[rank] for wait in mine)
         evidence = StackEvidence(
             rank=rank,
             peers=tuple(mine[-1].peers),
             factor=passed / max(passed - waited, 1.0),
-            dumps=sum(wait.dumps for wait in counted),
-            blamed=sum(wait.blamed[rank] for wait in mine),
+            dumps=dumps,
+            blamed=blamed,
             waits=len(mine),
             does=mine[-1].does,
             waits_in=mine[-1].waits_in,
             since=mine[0].t,
+            confidence=blamed / dumps,
         )
         if evidence.is_slow(s, already=rank in slow):
             found[rank] = evidence

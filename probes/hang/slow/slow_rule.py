@@ -11,9 +11,10 @@ from muster.probes.hang.hang_records import Record
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.slow import dumps as stacks
 from muster.probes.hang.slow import looks as cards
-from muster.probes.hang.slow import short_steps
+from muster.probes.hang.slow import samples, short_steps
 from muster.probes.hang.slow.dumps import DumpedWait, StackEvidence
 from muster.probes.hang.slow.looks import CardEvidence, RankLook
+from muster.probes.hang.slow.samples import Sampled
 from muster.probes.hang.slow.slow_settings import SlowSettings
 from muster.probes.hang.tracks.card_track import NEVER
 from muster.probes.hang.tracks.state import JobState
@@ -63,6 +64,8 @@ class SlowState(msgspec.Struct):
 
     looks: list[RankLook] = []
     waits: list[DumpedWait] = []
+    #: Of a job without cards.
+    sampled: Sampled = msgspec.field(default_factory=Sampled)
     begun_at: float = NEVER
     #: Since when the cards show that a rank is slow.
     shown_at: dict[int, float] = {}
@@ -77,19 +80,22 @@ class SlowRule:
     def __init__(self, settings: SlowSettings | None = None) -> None:
         self.settings = settings or SlowSettings()
         self._kept = SlowState()
+        #: A series of dumps is to be taken now, for `samples` of the next records.
+        self.wants_samples = False
 
     def feed(self, record: Record, job: JobState, hang: HangSettings) -> SlowChange | None:
         """Takes a record. `job`: what the job's detector keeps, this record included; `hang`: the settings of that.
         Returns the change that it brings."""
         kept, s = self._kept, self.settings
         if kept.begun_at != job.begun_at:  # another attempt
-            kept.looks, kept.waits, kept.begun_at = [], [], job.begun_at
+            kept.looks, kept.waits, kept.sampled, kept.begun_at = [], [], Sampled(), job.begun_at
         look = cards.look_of(record, job, hang) if job.now - job.begun_at >= s.after_s else None
         if look is not None:
             short_steps.mark(look, record, job, hang)
             cards.take(kept.looks, look, s.window_s)
         kept.looks = [one for one in kept.looks if one.at > job.now - s.window_s]
         stacks.take(kept.waits, record, job, look.waits if look else (), s.dump_window_s)
+        self.wants_samples = samples.take(kept.sampled, record, job, s)
         return self._changed(record, job, hang)
 
     def _changed(self, record: Record, job: JobState, hang: HangSettings) -> SlowChange | None:
@@ -103,7 +109,10 @@ class SlowRule:
         by_cards = {
             rank: one for rank, one in by_cards.items() if rank in kept.ranks or job.now - kept.shown_at[rank] >= hold_s
         }
-        by_stacks = stacks.judge(kept.waits, job.now, self.settings, kept.ranks)
+        by_stacks = {
+            **stacks.judge(kept.waits, job.now, self.settings, kept.ranks),
+            **samples.judge(kept.sampled, self.settings, kept.ranks),
+        }
         ranks = sorted({*by_cards, *by_stacks})
         if ranks == kept.ranks:
             return None
@@ -130,7 +139,7 @@ class SlowRule:
 
     def reset(self, record: Record) -> SlowChange | None:
         """Forgets everything. Returns the change, where a rank was SLOW."""
-        slow, self._kept = bool(self._kept.ranks), SlowState()
+        slow, self._kept, self.wants_samples = bool(self._kept.ranks), SlowState(), False
         return self._even(record) if slow else None
 
     def _even(self, record: Record) -> SlowChange:

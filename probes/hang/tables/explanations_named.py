@@ -115,6 +115,19 @@ EXPLANATIONS_NAMED: tuple[ExplanationRow, ...] = (
         less=0.25,
     ),
     ExplanationRow(
+        "a busy host, no log",
+        RowStep.NAMED,
+        (Scene.IDLE,),
+        words="a rank computes on the CPU, and the records have no log, which would tell a loop from work: too unsure "
+        "to act",
+        when=lambda m: not m.host.log_known,
+        scenario="P48",
+        limit="busy_s",
+        reason="busy_s: a rank computes on the CPU, {missing} unknown",
+        less=0.25,
+        missing=("log",),
+    ),
+    ExplanationRow(
         "a busy host",
         RowStep.NAMED,
         (Scene.IDLE,),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from muster.probes.hang.facts.moment import JobMoment, Scene
 from muster.probes.hang.verdicts import HangKind, HangVerdict
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.waits import WaitKind
 
 #: The ranks that a verdict is about, and what each of those does that stands out.
 Who = Callable[[JobMoment], tuple[tuple[int, ...], dict[int, str]]]
@@ -30,6 +31,29 @@ def computing(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     return m.computing or m.odd_ranks, {}
 
 
+def blamed(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Ranks that the others wait for."""
+    found = m.stacks.culprit
+    return (found.ranks, dict.fromkeys(found.ranks, found.does)) if found is not None else ((), {})
+
+
+def kind_of_proof(m: JobMoment) -> HangKind:
+    """By what the ranks to blame do, then by what the cards do."""
+    found = m.stacks.proven or m.stacks.suspected
+    kind = found.place.kind if found is not None else WaitKind.UNKNOWN
+    if kind is WaitKind.RUNS:
+        return HangKind.LIVELOCK
+    if kind in (WaitKind.STOPPED, WaitKind.BLOCKED):
+        return HangKind.STOPPED if kind is WaitKind.STOPPED else HangKind.IO_BLOCKED
+    if m.cards.spins:
+        return HangKind.SPIN
+    return HangKind.NOTIFY_WAIT if m.npus_fell_silent else HangKind.DEADLOCK
+
+
+def proof_clears(_: JobMoment) -> tuple[str, ...]:
+    return "another place of a rank", "lines of a log, IO or CPU time of the rank", "a card that works"
+
+
 def since_silent(m: JobMoment) -> float:
     """The begin of the silence."""
     return m.since
@@ -53,6 +77,7 @@ def with_cards(text: str, of_cards: str) -> Callable[[JobMoment], str]:
 
 STOPPED = "processes: one is stopped by a signal"
 BUSY = with_cards("processes: a rank computes on the CPU", ", cards idle")
+SEEMS_STUCK = "stacks: the others wait for a rank that stays in one place and does nothing"
 UNSEEN = with_cards("processes are silent", ", and no card reports utilization")
 
 

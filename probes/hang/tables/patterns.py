@@ -5,7 +5,16 @@ The rows of the scenes STARTING and IDLE are in `patterns_start.py` and `pattern
 
 from muster.probes.hang.facts.moment import JobMoment, Scene
 from muster.probes.hang.facts.signs import NODE, Strength
-from muster.probes.hang.tables.pattern import PatternRow, all_ranks, nobody, since_limit
+from muster.probes.hang.tables.pattern import (
+    SEEMS_STUCK,
+    PatternRow,
+    all_ranks,
+    blamed,
+    kind_of_proof,
+    nobody,
+    proof_clears,
+    since_limit,
+)
 from muster.probes.hang.tables.patterns_idle import PATTERNS_IDLE
 from muster.probes.hang.tables.patterns_start import PATTERNS_START
 from muster.probes.hang.tracks.rank_track import RankTrack
@@ -34,12 +43,6 @@ def _traced(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     return m.traced_ranks, dict.fromkeys(m.traced_ranks, "a debugger holds it (state t)")
 
 
-def _blamed(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
-    """Ranks that the others wait for."""
-    found = m.stacks.culprit
-    return (found.ranks, dict.fromkeys(found.ranks, found.does)) if found is not None else ((), {})
-
-
 def _loops(m: JobMoment) -> bool:
     silent = m.now - m.stacks.since
     return (silent >= m.s.hung_s and m.stacks.one_call is not None) or (
@@ -65,21 +68,6 @@ def _loops_for_long(m: JobMoment) -> bool:
 def _at_rest(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     """Ranks that wait for requests or at a prompt."""
     return m.stacks.at_rest, {rank: m.stacks.waits[rank].place.text for rank in m.stacks.at_rest}
-
-
-def _kind_of_proof(m: JobMoment) -> HangKind:
-    """By what the ranks to blame do, then by what the cards do."""
-    found = m.stacks.proven
-    kind = found.place.kind if found is not None else WaitKind.UNKNOWN
-    if kind in (WaitKind.STOPPED, WaitKind.BLOCKED):
-        return HangKind.STOPPED if kind is WaitKind.STOPPED else HangKind.IO_BLOCKED
-    if m.cards.spins:
-        return HangKind.SPIN
-    return HangKind.NOTIFY_WAIT if m.npus_fell_silent else HangKind.DEADLOCK
-
-
-def _proof_clears(_: JobMoment) -> tuple[str, ...]:
-    return "another place of a rank", "lines of a log, IO or CPU time of the rank", "a card that works"
 
 
 def _not_spinning(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
@@ -171,11 +159,11 @@ PATTERNS: tuple[PatternRow, ...] = (
         scenario="S32",
         kind=HangKind.LIVELOCK,
         rule="stacks: the others wait for a rank that has looped in one call for busy_s, and makes nothing",
-        who=_blamed,
+        who=blamed,
         since=lambda m: m.stacks.since,
         limit=("a call that makes nothing",),
         sure=0.7,
-        clears=_proof_clears,
+        clears=proof_clears,
     ),
     PatternRow(
         "a loop, or work in place",
@@ -188,11 +176,11 @@ PATTERNS: tuple[PatternRow, ...] = (
         scenario="S7",
         kind=HangKind.LIVELOCK,
         rule="stacks: the others wait for a rank that loops in one call and makes nothing, or computes in place",
-        who=_blamed,
+        who=blamed,
         since=lambda m: m.stacks.since,
         limit=("proof",),
         sure=0.45,
-        clears=_proof_clears,
+        clears=proof_clears,
     ),
     PatternRow(
         "proof by stacks",
@@ -202,13 +190,13 @@ PATTERNS: tuple[PatternRow, ...] = (
         when=lambda m: m.is_proven,
         verdict=HangVerdict.HUNG,
         scenario="S1",
-        kind=_kind_of_proof,
+        kind=kind_of_proof,
         rule="stacks: the others wait for a rank that does not go on",
-        who=_blamed,
+        who=blamed,
         since=lambda m: m.stacks.since,
         limit=("proof",),
         sure=0.95,
-        clears=_proof_clears,
+        clears=proof_clears,
     ),
     PatternRow(
         "waits for requests",
@@ -234,11 +222,11 @@ PATTERNS: tuple[PatternRow, ...] = (
         scenario="S30",
         kind=HangKind.LIVELOCK,
         rule="stacks: the others wait for a rank that runs through the same lines: work, or a loop",
-        who=_blamed,
+        who=blamed,
         since=lambda m: m.stacks.since,
         limit=("a call that does not return", "a loop in one place"),
         sure=0.4,
-        clears=_proof_clears,
+        clears=proof_clears,
     ),
     PatternRow(
         "rank loops, no cards",
@@ -255,6 +243,22 @@ PATTERNS: tuple[PatternRow, ...] = (
         limit=("a busy rank",),
         sure=0.4,
         clears=_rank_clears,
+    ),
+    PatternRow(
+        "rank seems stuck, no cards",
+        None,
+        words="as the next row, and two dumps of stacks show all but a few ranks in a collective, and these few in one "
+        "place, where they do nothing",
+        when=lambda m: m.waited_for and m.stacks.suspected is not None,
+        verdict=HangVerdict.SUSPECT,
+        scenario="S31",
+        kind=kind_of_proof,
+        rule=SEEMS_STUCK,
+        who=blamed,
+        since=lambda m: m.fallen_silent_at,
+        limit=("a busy rank",),
+        sure=0.4,
+        clears=proof_clears,
     ),
     PatternRow(
         "rank is waited for, no cards",

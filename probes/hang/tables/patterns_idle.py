@@ -6,11 +6,15 @@ from functools import partial
 from muster.probes.hang.facts.moment import JobMoment, Scene
 from muster.probes.hang.tables.pattern import (
     BUSY,
+    SEEMS_STUCK,
     STOPPED,
     UNSEEN,
     PatternRow,
+    blamed,
     computing,
+    kind_of_proof,
     odd_ranks,
+    proof_clears,
     sleep_clears,
     with_cards,
 )
@@ -72,7 +76,13 @@ def _sleeps(m: JobMoment) -> bool:
 
 
 def _is_suspect(m: JobMoment) -> bool:
-    return _sleeps(m) or m.now - m.done_at >= max(m.s.suspect_s, m.s.weak_s / 2)
+    weak = m.suspect_after if m.idles_at_once else max(m.s.suspect_s, m.s.weak_s / 2)
+    return _sleeps(m) or m.now - m.done_at >= weak
+
+
+def _is_not_seen(m: JobMoment) -> bool:
+    # Cards that drew the power of work, and all fell to that of waiting at once, are seen well enough.
+    return m.unseen and bool(m.looks) and not (m.dim and m.idles_at_once)
 
 
 def _suspect_since(m: JobMoment) -> float:
@@ -185,7 +195,7 @@ def _suspect_rows() -> tuple[PatternRow, ...]:
         _idle(
             f"suspect: {how.name}",
             words=f"asleep for suspect_s (suspect_soon_s where that is unusual) or npu_suspect_ratio of the limit, or "
-            f"only weak evidence for half of weak_s; "
+            f"only weak evidence for half of weak_s (as soon where all cards began to idle at once); "
             f"{how.words}",
             when=_both(_is_suspect, how.when),
             verdict=HangVerdict.SUSPECT,
@@ -259,8 +269,23 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
         rule=with_cards("processes: busy on the CPU for too long, no lines of a log", ", cards idle"),
         who=_few_that_loop,
         since=_without_lines,
-        limit=("a busy host, some IO", "a busy host"),
+        limit=("a busy host, some IO", "a busy host, no log", "a busy host"),
         less=0.25,
+        asleep=False,
+    ),
+    _idle(
+        "seems stuck, waited for",
+        words="as the next row, and two dumps of stacks show all but a few ranks in a collective, and these few in one "
+        "place, where they do nothing",
+        when=lambda m: _is_waited_for(m) and m.stacks.suspected is not None,
+        verdict=HangVerdict.SUSPECT,
+        scenario="S24",
+        kind=kind_of_proof,
+        rule=SEEMS_STUCK,
+        who=blamed,
+        limit=("a busy host",),
+        sure=0.4,
+        clears=proof_clears,
         asleep=False,
     ),
     _idle(
@@ -306,10 +331,11 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
     ),
     _idle(
         "not seen",
-        words="as the rows for SUSPECT below, and no card reports utilization",
-        when=lambda m: _is_suspect(m) and m.unseen and bool(m.looks),
+        words="as the rows for SUSPECT below, and no card reports utilization, nor did the power of all fall at once "
+        "after steady work",
+        when=lambda m: _is_suspect(m) and _is_not_seen(m),
         verdict=HangVerdict.UNKNOWN,
-        scenario="U16",
+        scenario="P47",
         rule=UNSEEN,
         since=_suspect_since,
     ),

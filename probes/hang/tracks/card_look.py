@@ -7,6 +7,10 @@ from dataclasses import replace
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_track import NEVER, CardTrack, Sample, mean, median, variance
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.known_names import ASCEND
+
+#: Readings after which a card is judged by those alone that came since its memory and fabric ended.
+_FEW = 4
 
 
 class CardState(enum.StrEnum):
@@ -107,7 +111,7 @@ class Eye:
             # That its fabric is silent is no second sign: an evaluation needs none.
             return replace(look, confirmed=strict or self._mem_dead(since))
         usual = median(powers)
-        if usual < self.s.power_relaxed_ratio * active and self._both_dead():
+        if self._fell_with_both(usual, active):
             if self.card.relaxed_since is None:
                 self.card.relaxed_since = self.now - self.s.window_s / 2
             since = max(since, self.card.relaxed_since)
@@ -150,11 +154,12 @@ class Eye:
         powers = [x.power for x in self.card.samples if x.power is not None and x.at > self.now - self.s.dark_s]
         active = self.card.active_power(self.s)
         if powers and active is not None:
+            if self.card.dim_since is not None:
+                began = max(began, self.card.dim_since)
             if signs := self._signs(began):
                 return signs
             if self.card.dim_since is not None:
-                why = "utilization unknown; its power is that of a card that waits"
-                return self._told(CardState.DIM, max(self.card.dim_since, began), why)
+                return self._told(CardState.DIM, began, "utilization unknown; its power is that of a card that waits")
             least = self.s.power_active_share * (self.card.limit or math.inf)
             if median(powers) >= least:
                 last = self._last(power=least)
@@ -209,7 +214,7 @@ class Eye:
         if len(mems) < 2 or median(mems) <= self.s.mem_alive_percent:
             return False
         # Where a driver tells how full the memory is instead of how busy, that never changes.
-        return self.card.kind != "ascend" or max(mems) > min(mems)
+        return self.card.kind != ASCEND or max(mems) > min(mems)
 
     def _mem_dead(self, since: float) -> bool:
         mems = [x.mem for x in self._since(since) if x.mem is not None]
@@ -239,8 +244,18 @@ class Eye:
             return False
         return median(rates) <= max(self.s.fabric_floor_bytes, self.s.fabric_dead_ratio * usual)
 
-    def _both_dead(self) -> bool:
-        since = self.now - self.s.window_s / 2
+    def _fell_with_both(self, usual: float, active: float) -> bool:
+        """Its memory and its fabric, which were in use, are dead, and its power is less than that of work: over half of
+        the window, or since both ended, if that is known."""
+        least, ended = self.s.power_relaxed_ratio * active, self.card.relaxed_since
+        if usual < least and self._both_dead(self.now - self.s.window_s / 2):
+            return True
+        if ended is None or ended < self.now - self.s.window_s / 2:
+            return False
+        powers = [x.power for x in self._since(ended) if x.power is not None]
+        return len(powers) >= _FEW and median(powers) < least and self._both_dead(ended)
+
+    def _both_dead(self, since: float) -> bool:
         return self._mem_was_alive() and self._mem_dead(since) and self.fabric_dead(since)
 
     def _both_ended(self) -> bool:

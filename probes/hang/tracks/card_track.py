@@ -7,6 +7,7 @@ import msgspec
 from muster.probes.hang.hang_records import CardReading
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.level import Level
+from muster.probes.kernel.known_names import ASCEND
 
 #: Before all times of a detector's clock.
 NEVER = -1e12
@@ -185,7 +186,7 @@ class CardTrack(msgspec.Struct):
     def _other_signs(self, card: CardReading, fabric: float | None, s: HangSettings) -> bool:
         if card.mem_util is not None and card.mem_util > s.mem_alive_percent:
             before = next((x.mem for x in reversed(self.samples) if x.mem is not None), None)
-            if card.kind != "ascend" or before not in (None, card.mem_util):
+            if card.kind != ASCEND or before not in (None, card.mem_util):
                 return True
         usual = self.fabric_usual(s)
         least = s.fabric_floor_bytes if usual is None else max(s.fabric_floor_bytes, s.fabric_alive_ratio * usual)
@@ -248,7 +249,7 @@ class CardTrack(msgspec.Struct):
         if card.util is None:
             return None
         if card.util < s.high_percent:
-            return self.kind == "ascend" and card.util <= s.low_percent and self.fabric_usual(s) is not None
+            return self.kind == ASCEND and card.util <= s.low_percent and self.fabric_usual(s) is not None
         waits = self.waiting_power(s)
         return None if card.power_w is None or waits is None else card.power_w < waits
 

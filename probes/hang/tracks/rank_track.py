@@ -82,7 +82,10 @@ class RankTrack(msgspec.Struct):
     busy_at: float = NEVER
     some_cpu_at: float = NEVER
     log_at: float = NEVER
-    #: The last distances of the records with which its log grew, and the lines that each of these brought.
+    #: When the record came with which its log last grew.
+    grown_at: float = NEVER
+    #: The last distances of the records with which its log grew (0: of two in a row, so lines come more often than
+    #: records, however far apart these are), and the lines that each of these brought.
     log_gaps: list[float] = []
     gap_lines: list[float] = []
     #: Since when it gives signs, even weak ones, and has not paused for longer than a window.
@@ -199,9 +202,10 @@ class RankTrack(msgspec.Struct):
             total.log = log.size - self.log_bytes
             if self.log_at > NEVER:
                 lines = log.lines - self.log_lines if log.lines is not None and self.log_lines is not None else 1.0
-                self.log_gaps = [*self.log_gaps[1 - s.cadence_count :], now - dt / 2 - self.log_at]
+                gap = 0.0 if self.grown_at >= now - dt else now - dt / 2 - self.log_at
+                self.log_gaps = [*self.log_gaps[1 - s.cadence_count :], gap]
                 self.gap_lines = [*self.gap_lines[1 - s.cadence_count :], max(0.0, lines)]
-            self.log_at = now - dt / 2
+            self.log_at, self.grown_at = now - dt / 2, now
         self._seen(log)
 
     def _seen(self, log: Log) -> None:

@@ -55,22 +55,22 @@ PERSISTENCE = NodeCheck(
     of_cards=True,
 )
 
-#: Bits of NVML's clocks event reasons that mean that the hardware brakes; others, such as idle, are no fault.
+#: Bits of NVML's clocks event reasons that mean that the hardware slows the card down; others, such as idle, are no
+#: fault.
 SLOWDOWN = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
 
-
-#: ... and the one that means that the driver brakes for heat. At its power limit (0x4) an H100 runs at 0.67 to 0.73 of
-#: its highest clock at full load, which is as it should be: a low clock alone is no finding.
+#: The bit that means that the driver slows the card down for heat. At its power limit (0x4) a healthy H100 runs at 0.67
+#: to 0.73 of its highest clock at full load, so a low clock alone is no finding.
 SOFTWARE_THERMAL = 0x20
-#: Percent of utilization from which on a card works.
+#: A card works from this utilization on, in percent.
 _WORKS = 50.0
 
 
 def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
     """Errors that could not be corrected, and very many that could.
 
-    One in the memory on the chip is graver than one in the rest, whose row is replaced. NVML tells them apart for newer
-    cards; where it does not, each error counts as one on the chip. DCMI's are those of the HBM.
+    An error of the on-chip memory is graver than one elsewhere, where the card replaces the row. NVML distinguishes
+    them for newer cards; otherwise each error counts as one of the on-chip memory. DCMI counts errors of the HBM.
     """
     s = look.settings
     ascend = facts.card.kind == ASCEND

@@ -1,14 +1,14 @@
-"""Whether the fabric manager runs, without which cards behind NVSwitches cannot be used.
+"""Whether the fabric manager runs: without it, programs cannot use cards behind NVSwitches.
 
-What a card says of its registration stays "complete" for weeks after the manager died (NVSentinel's issue 883), so the
-service is looked at, too.
+A card reports its registration as "complete" for weeks after the manager has died (NVSentinel's issue 883), so this
+check looks at the process, too.
 """
 
 from muster.probes.calls import watched
+from muster.probes.cards import pci_cards
 from muster.probes.cards.accelerator import NVIDIA
 from muster.probes.cards.fabric_manager import is_running
 from muster.probes.checks.result import CheckResult, Code
-from muster.probes.kernel import pci
 from muster.probes.node.cards.inventory import own_devices
 from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule, for_kinds
 
@@ -19,8 +19,6 @@ CHECK = NodeCheck(
     (Code.FABRIC_MANAGER_DOWN,),
     of_cards=True,
 )
-#: PCI's numbers of an NVSwitch.
-_VENDOR, _CLASS = "0x10de", "0x0680"
 
 
 async def check(look: Look) -> list[CheckResult]:
@@ -40,7 +38,7 @@ async def check(look: Look) -> list[CheckResult]:
 
 def _seen(look: Look) -> tuple[str, bool]:
     """Why it does not apply, and whether it runs. Blocks."""
-    if not pci.devices(_VENDOR, (_CLASS,), look.roots.sys):
+    if not pci_cards.has_switches(look.roots.sys):
         return "the node has no NVSwitch of its own", False
     if not own_devices(look.roots):
         return "a container does not see the services of its host", False

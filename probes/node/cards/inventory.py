@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from muster.probes.calls import watched
+from muster.probes.cards import pci_cards
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, SLOT
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code, Status
-from muster.probes.kernel import pci
+from muster.probes.kernel import mount_table, pci
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.number_lists import numbers
 from muster.probes.kernel.pci import PciDevice
@@ -32,14 +33,6 @@ INVENTORY = NodeCheck(
     of_cards=True,
 )
 
-#: PCI's number of each maker, the classes of its cards (display and 3D controllers; processing accelerators), and the
-#: numbers of its devices where others of the same class are no cards (Kunpeng's compression engine); empty: any.
-_MAKERS: dict[str, tuple[str, tuple[str, ...], frozenset[str]]] = {
-    NVIDIA: ("0x10de", ("0x0300", "0x0302"), frozenset()),
-    ASCEND: ("0x19e5", ("0x1200",), frozenset({"0xd801", "0xd802", "0xd803", "0xd500", "0xd100"})),
-}
-#: A display controller may be there for a screen alone.
-_DISPLAY = "0x0300"
 #: Drivers of the kernel that keep a device for a virtual machine.
 _KEEPERS = frozenset({"pci-stub", "pciback", "xen-pciback"})
 _ACCEPT = "if that is intended: `muster node accept"
@@ -59,10 +52,7 @@ class Bus:
     @classmethod
     def read(cls, roots: Roots) -> "Bus":
         """Blocks."""
-        devices = {
-            kind: tuple(d for d in pci.devices(vendor, classes, roots.sys) if not ids or d.device in ids)
-            for kind, (vendor, classes, ids) in _MAKERS.items()
-        }
+        devices = {kind: pci_cards.cards(kind, roots.sys) for kind in (NVIDIA, ASCEND)}
         return cls(devices, pci.slots(roots.sys), own_devices(roots), bool(listed(roots.sys / "bus/pci/devices")))
 
     def find(self, bus_id: str) -> PciDevice | None:
@@ -73,12 +63,9 @@ class Bus:
 
 def own_devices(roots: Roots) -> bool:
     """Whether the device nodes are the kernel's own: those of a container are a few that were chosen for it."""
-    kind = ""
-    for line in text(roots.proc / "self/mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        if before.split()[4:5] == ["/dev"] and after:
-            kind = after.split()[0]
-    return kind == "devtmpfs"
+    mounts = mount_table.parse(text(roots.proc / "self/mountinfo"))
+    kinds = [mount.type for mount in mounts if mount.path == "/dev"]
+    return kinds[-1:] == ["devtmpfs"]
 
 
 def kept_aside(driver: str) -> bool:
@@ -187,7 +174,7 @@ def _unshown(bus: Bus, kinds: Iterable[str], inventory: Inventory, look: Look) -
         say = About(INVENTORY.item, device.bus_id)
         reason = f"the PCI bus has it ({_taken(device)}), but the driver's library does not show it"
         reason += ": look for RmInitAdapter, Xid 79 or davinci in the kernel's log" if bus.own else ""
-        spare = not device.driver and (device.kind == _DISPLAY or not bus.own)
+        spare = not device.driver and (device.kind == pci_cards.DISPLAY or not bus.own)
         status = Status.WARN if spare else None
         reason += f"; {_ACCEPT} {device.bus_id}`"
         results.append(say.found(Code.CARD_NOT_SHOWN, reason, _taken(device), "shown by the driver", status=status))

@@ -1,11 +1,13 @@
 """Processes that hold memory of a card which no job has, or which is another's job's."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from muster.probes.calls import watched
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Holder
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code
+from muster.probes.kernel import marks
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import parse_stat
 from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, about, for_kinds
@@ -25,7 +27,6 @@ STRANGERS = NodeCheck(
     (Code.GPU_STRANGER_PROCESS, Code.NPU_STRANGER_PROCESS),
     of_cards=True,
 )
-_JOB = b"MUSTER_JOB_ID="
 #: Ancestors of a process that are looked at: a job's own may have cleared its environment.
 _ANCESTORS = 32
 #: A process that was just asked to end may still exist at one look.
@@ -65,20 +66,14 @@ async def check(look: Look) -> list[CheckResult]:
 
 def judge(say: About, facts: CardFacts, look: Look, alive: dict[int, CardHolder]) -> CheckResult:
     """The rule itself for one card that no job has; `alive` has the processes of this node by pid."""
-    s = look.settings
-    # The kernel keeps 15 characters of a name.
-    ignored = {name[:15] for name in words(s.leftover_ignore)}
-    left = [
-        holder
-        for holder in facts.holders or ()
-        if holder.pid in alive and alive[holder.pid].name not in ignored and _large(holder, s.leftover_min_mb)
-    ]
+    left = _counted(facts, look, alive)
     streak = look.memory.streaks.note((CHECK.item, facts.index), bool(left), look.now, CHECK.interval_s / 2)
     if not left:
         return say.ok("no process uses it", f"{len(facts.holders or ())} processes")
     names = "; ".join(_describe(holder, alive[holder.pid]) for holder in left[:8])
     more = f" and {len(left) - 8} more" if len(left) > 8 else ""
-    reason, threshold = f"no job holds it, but {names}{more}", f"no process over {s.leftover_min_mb:g} MB"
+    reason = f"no job holds it, but {names}{more}"
+    threshold = f"no process over {look.settings.leftover_min_mb:g} MB"
     code = Code.NPU_LEFTOVER_PROCESS if facts.card.kind == ASCEND else Code.GPU_LEFTOVER_PROCESS
     return say.found(code if streak.looks >= _LOOKS else Code.NODE_PENDING, reason, f"{len(left)} processes", threshold)
 
@@ -111,10 +106,7 @@ async def strangers(look: Look) -> list[CheckResult]:
 
 
 def _stranger(say: About, facts: CardFacts, look: Look, known: dict[int, CardHolder]) -> CheckResult:
-    job, s = look.held[facts.index], look.settings
-    ignored = {name[:15] for name in words(s.leftover_ignore)}
-    others = [h for h in facts.holders or () if h.pid in known and known[h.pid].name not in ignored]
-    others = [h for h in others if _large(h, s.leftover_min_mb)]
+    job, others = look.held[facts.index], _counted(facts, look, known)
     streak = look.memory.streaks.note((STRANGERS.item, facts.index), bool(others), look.now, STRANGERS.interval_s / 2)
     if not others:
         return say.ok(f"only job {job} uses it")
@@ -126,7 +118,7 @@ def _stranger(say: About, facts: CardFacts, look: Look, known: dict[int, CardHol
 
 def _is_other(proc: Path, pid: int, job: str) -> bool:
     """Whether the process is certainly not of the job. Blocks."""
-    wanted = _JOB + job.encode()
+    wanted = marks.mark(marks.JOB_ID, job)
     for _ in range(_ANCESTORS):
         try:
             if wanted in (proc / str(pid) / "environ").read_bytes().split(b"\0"):
@@ -138,6 +130,14 @@ def _is_other(proc: Path, pid: int, job: str) -> bool:
             return True
         pid = stat.ppid
     return True
+
+
+def _counted(facts: CardFacts, look: Look, known: Mapping[int, CardHolder]) -> list[Holder]:
+    """Its processes that are in `known`, and that the settings neither name nor find small."""
+    # The kernel keeps 15 characters of a name.
+    ignored = {name[:15] for name in words(look.settings.leftover_ignore)}
+    named = [one for one in facts.holders or () if one.pid in known and known[one.pid].name not in ignored]
+    return [one for one in named if _large(one, look.settings.leftover_min_mb)]
 
 
 def _large(holder: Holder, least_mb: float) -> bool:

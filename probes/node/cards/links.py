@@ -16,7 +16,7 @@ NVLINK = NodeCheck(
 )
 NVLINK_ERRORS = NodeCheck(
     "nvlink-errors",
-    "the cards' NVLinks make few errors, and are not trained anew",
+    "the cards' NVLinks have few errors, and none was retrained",
     60.0,
     (Code.NVLINK_ERRORS,),
     of_cards=True,
@@ -104,10 +104,10 @@ def nvlink_errors(say: About, facts: CardFacts, health: Health, look: Look) -> l
     if most and noise > most:
         found.append(f"{noise:.0f} errors a minute")
     if trained > 0:
-        found.append("a link had to be trained anew")
+        found.append("a link was retrained")
     if not found:
-        return [say.ok("its NVLinks make few errors", observed)]
-    threshold = f"at most {most:g} errors a minute, no link trained anew"
+        return [say.ok("its NVLinks have few errors", observed)]
+    threshold = f"at most {most:g} errors a minute, no link retrained"
     return [say.found(Code.NVLINK_ERRORS, f"its NVLinks: {', '.join(found)}", observed, threshold)]
 
 

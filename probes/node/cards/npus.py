@@ -1,6 +1,7 @@
 """Ascend cards, as DCMI tells them."""
 
-from muster.probes.cards.accelerator import ASCEND, Health
+from muster.probes.cards import accelerator
+from muster.probes.cards.accelerator import ASCEND, BOOTED, NETWORK_GOOD, Health
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.node import npu_repeats
@@ -37,12 +38,7 @@ NETWORK = NodeCheck(
 )
 
 #: Of what npu-smi's table does not have.
-UNASKED = "npu-smi does not tell, and muster did not ask otherwise: give musterd the driver's libdcmi.so"
-#: DCMI's health: 0 fine, 1 minor, 2 major, 3 critical alarm. A card with a minor one works.
-_ALARMS = {1: "minor", 2: "major", 3: "critical"}
-_BOOTED = 16
-#: DCMI's network health that means that the network is reached, or was not asked for (mind-cluster's reading of it).
-_NETWORK_GOOD = frozenset({0, 6})
+UNASKED = "npu-smi does not report it: give musterd the driver's libdcmi.so"
 
 
 def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
@@ -51,7 +47,7 @@ def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
         return [say.off("its driver does not report it")]
     found = []
     if health.npu_health:
-        word = _ALARMS.get(health.npu_health)
+        word = accelerator.ALARMS.get(health.npu_health)
         several = "s" if len(health.npu_errors or ()) > 1 else ""
         codes = "".join(f" {code:#x}" for code in health.npu_errors or ())
         observed = f"health {health.npu_health}{f', error code{several}{codes}' if codes else ''}"
@@ -60,7 +56,7 @@ def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
         else:
             code = Code.NPU_ALARM if health.npu_health == 1 else Code.NPU_UNHEALTHY
             found.append(say.found(code, f"it has a {word} alarm", observed, "health 0"))
-    waiting = health.npu_boot is not None and health.npu_boot != _BOOTED
+    waiting = health.npu_boot is not None and health.npu_boot != BOOTED
     streak = look.memory.streaks.note((ALARMS.item, facts.index), waiting, look.now, ALARMS.interval_s / 2)
     if waiting:
         reason, wanted = f"it has not started (boot status {health.npu_boot})", look.settings.looks_in_a_row
@@ -101,7 +97,7 @@ def network(say: About, facts: CardFacts, health: Health, look: Look) -> list[Ch
     s = look.settings
     if health.npu_network is None and health.npu_link_up is None:
         return [say.not_told(UNASKED) if health.partial else say.off("its driver reports no network port")]
-    bad = health.npu_link_up is False or (health.npu_network is not None and health.npu_network not in _NETWORK_GOOD)
+    bad = health.npu_link_up is False or (health.npu_network is not None and health.npu_network not in NETWORK_GOOD)
     observed = f"network health {'?' if health.npu_network is None else health.npu_network}"
     if health.npu_link_up is not None:
         observed += f", link {'up' if health.npu_link_up else 'down'}"

@@ -1,6 +1,5 @@
-"""Is the driver there, and are all cards?"""
+"""Is the driver loaded, and does it show all cards?"""
 
-import re
 from collections.abc import Callable
 
 from muster.probes.calls import watched
@@ -8,6 +7,7 @@ from muster.probes.cards.accelerator import ASCEND, NVIDIA, SLOT, Card, Trouble
 from muster.probes.cards.driver import Sick, What
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.kernel.known_names import device_number
 from muster.probes.node.kernel_files import listed
 from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, Roots, about, counted, for_kinds
 
@@ -53,8 +53,6 @@ _DRIVER_CODES = {
     Trouble.HANG: Code.DRIVER_HANG,
     Trouble.NOT_TOLD: Code.NODE_NOT_TOLD,
 }
-#: The device nodes of each kind.
-_NODES = {NVIDIA: re.compile(r"nvidia[0-9]+"), ASCEND: re.compile(r"davinci[0-9]+")}
 _CODES = {
     NVIDIA: (Code.GPU_LOST, Code.GPU_COUNT, Code.GPU_NO_ANSWER),
     ASCEND: (Code.NPU_LOST, Code.NPU_COUNT, Code.NPU_NO_ANSWER),
@@ -143,7 +141,7 @@ def count(look: Look, kind: str, say: About, code: Code, nodes: int) -> CheckRes
 
 
 def _nodes(roots: Roots, kind: str) -> int:
-    return sum(1 for node in listed(roots.dev) if _NODES[kind].fullmatch(node.name))
+    return sum(1 for node in listed(roots.dev) if device_number(kind, node.name) is not None)
 
 
 async def recovery(look: Look) -> list[CheckResult]:

@@ -1,9 +1,9 @@
-"""NVIDIA's Xids: which number asks for what.
+"""NVIDIA's Xids: which number requires which action.
 
-After the immediate actions of NVIDIA's catalogue of Xids as of October 2025 (RESTART_APP, RESET_GPU, RESTART_BM, IGNORE
-and so on). Where the catalogue names a workflow (48, 74, 144 to 150), the list says what was chosen. The driver may
-ask for more than the catalogue: that is its recovery action, and another condition. A number that is in none of the
-lists is only reported, and never a fault.
+The lists follow the immediate actions of NVIDIA's catalogue of Xids as of October 2025 (RESTART_APP, RESET_GPU,
+RESTART_BM, IGNORE and so on). For numbers with a workflow in the catalogue (48, 74, 144 to 150), the comments say what
+muster does. If the driver asks for more than the catalogue, its recovery action is another condition. A number that is
+in none of the lists is only reported, and never a fault.
 """
 
 import re
@@ -20,17 +20,17 @@ APPLICATION = frozenset(
     | set(range(126, 136))
     | {137, 139, 170}
 )
-#: Said for information, or together with another one that counts.
+#: Only informative, or reported together with another Xid that counts.
 NOTE = frozenset(
     {14, 37, 38, 44, 45, 63, 66, 67, 92, 93, 106, 107, 108, 121, 141, 152, 153, 154, 157, 160, 161, 162, 163, 164}
 )
-#: The card is not to be trusted before a reboot: 151 (RESTART_VM), and 74, as a reset of one card leaves the other end
-#: of its link as it is.
+#: The card is unreliable until a reboot: 151 (RESTART_VM), and 74, because a reset of one card does not reset the other
+#: end of its link.
 REBOOT = frozenset({74, 151})
 #: A reset of the card is enough: RESET_GPU, and 48, 171, 172 (an uncorrectable error, of which 94 or 95 says more) and
 #: 167 (a fatal time-out).
 RESET = frozenset({46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158, 167, 171, 172})
-#: Points to hardware that must be looked at: no auxiliary power, a broken display unit.
+#: Somebody must inspect the hardware: no auxiliary power, a broken display unit.
 INSPECT = frozenset({54, 81})
 OFF_BUS = 79
 #: Of NVLink 5; the kernel's line says whether one is fatal.
@@ -39,7 +39,7 @@ NVLINK5 = frozenset(range(144, 151))
 #: Xids after which the same one in later boots means that a reboot is no remedy.
 FATAL = (Code.GPU_OFF_BUS, Code.GPU_XID_REBOOT, Code.GPU_XID_RESET)
 
-#: What the numbers that are seen most mean, in the words of people who look for them.
+#: What the most frequent numbers mean, in the words that people search for.
 NAMES = {
     8: "the GPU stopped processing",
     11: "invalid or corrupted push buffer stream",
@@ -96,7 +96,7 @@ OWN = {
 
 
 def code_of(xid: int, text: str = "", own: Mapping[str, Collection[int]] = MappingProxyType({})) -> Code:
-    """What is to be done about an Xid. `text` is the kernel's line, `own` the numbers of an operator's own lists, by
+    """The action that an Xid requires. `text` is the kernel's line, `own` the numbers of an operator's own lists, by
     their settings: they go before those here, but for 79 only `xid_ignore` does."""
     listed = next((code for name, code in OWN.items() if xid in own.get(name, ())), None)
     if listed is Code.GPU_XID_NOTE:

@@ -77,7 +77,7 @@ REASONS = (
     ErrorReason(
         "UNAUTHENTICATED",
         "TOKEN_REFUSED",
-        "the token of the call is too old, or of a daemon before this one",
+        "the token of the call is too old, or an earlier daemon issued it",
         "yes, once, with a new token of `identity.sock`",
         passes=True,
     ),
@@ -143,6 +143,13 @@ REASONS = (
     ErrorReason("RESOURCE_EXHAUSTED", "NO_ROOM", "the disk of state or logs is full", "yes, or elsewhere", passes=True),
     ErrorReason(
         "RESOURCE_EXHAUSTED",
+        "DISK_SILENT",
+        "the disk of the job records does not answer; the message says what became of the call",
+        "yes, or elsewhere",
+        passes=True,
+    ),
+    ErrorReason(
+        "RESOURCE_EXHAUSTED",
         "",
         "the request is larger than `max_message_bytes` in `[limits]`",
         "no: send a smaller one",
@@ -157,8 +164,8 @@ REASONS = (
     ErrorReason("UNAVAILABLE", "SUPERVISOR_UNREACHABLE", "a job's supervisor does not answer", "yes", passes=True),
     ErrorReason("UNAVAILABLE", "HISTORY_UNREADABLE", "the disk of the history does not answer", "yes", passes=True),
     ErrorReason("UNAVAILABLE", "", "no daemon listens", "yes, for as long as a restart may take", passes=True),
-    ErrorReason("DEADLINE_EXCEEDED", "", "your own deadline has passed", "yes: every call can be repeated"),
-    ErrorReason("CANCELLED", "", "you cancelled the call", "yes", passes=True),
+    ErrorReason("DEADLINE_EXCEEDED", "", "your own deadline has passed", "yes, unless the call acts each time"),
+    ErrorReason("CANCELLED", "", "you cancelled the call", "yes, unless the call acts each time", passes=True),
     ErrorReason(
         "UNIMPLEMENTED", "", "the daemon has no such call: it is older than the client", "no: upgrade the daemon"
     ),
@@ -171,7 +178,7 @@ REASONS = (
     ErrorReason(
         "OUT_OF_RANGE",
         "OFFSET_OUT_OF_RANGE",
-        "the log does not reach to the offset; `metadata` has `rank`, `begin` and `end`",
+        "the log does not contain the offset; `metadata` has `rank`, `begin` and `end`",
         "from there",
     ),
     ErrorReason(

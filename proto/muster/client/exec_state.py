@@ -8,7 +8,8 @@ from collections import deque
 from muster.client.errors import MusterError
 from muster.v1 import exec_pb2
 
-#: Bytes that either side sends beyond what the other has acknowledged, and those of one message (exec.proto).
+#: Bytes that either side sends beyond what the other has acknowledged, and those of one message: as the supervisor
+#: counts them (supervisors/wire/frames.py).
 WINDOW, MAX_DATA = 1 << 20, 1 << 16
 #: Bytes of output after which they are acknowledged.
 _ACK_BYTES = WINDOW // 4

@@ -24,15 +24,17 @@ FINAL = frozenset(
 )
 #: States in which the ranks of a part have not begun.
 _BEFORE = frozenset((job_pb2.JOB_STATE_ACCEPTED, job_pb2.JOB_STATE_CHECKING))
+#: Where a port is chosen at which the ranks meet: below those that the kernel gives away (ip_local_port_range).
+PORTS = range(20_000, 30_000)
 #: Seconds within which a start must be answered: it waits for the cards of a job that has just ended.
 STARTED_S = 45.0
 #: Seconds for which all parts get ready, checks included: as long as a part waits for its release.
 READY_S = 600.0
 #: Grace in seconds for parts that are ended because another one could not be started.
-_ROLLBACK_GRACE_S = 2
+ROLLBACK_GRACE_S = 2
 _LOOK_S = 3.0
 #: Boot modes in which nodes may have different numbers of ranks: a launcher counts them, or each has one process.
-_COUNT_THEMSELVES = ("command", "torchrun")
+COUNT_THEMSELVES = ("command", "torchrun")
 
 
 class GangNotStarted(RuntimeError):
@@ -134,7 +136,7 @@ class Gang:
         sizes = {
             i: job.world_size
             for i, job in jobs.items()
-            if job.spec.node_count > 1 and job.spec.boot not in _COUNT_THEMSELVES and job.world_size
+            if job.spec.node_count > 1 and job.spec.boot not in COUNT_THEMSELVES and job.world_size
         }
         if len(set(sizes.values())) < 2:
             return {}
@@ -149,14 +151,14 @@ class Gang:
 
     def _roll_back(self, mine: Iterable[int]) -> str:
         """Ends and removes these parts; the words for those that it could not."""
-        grace = Duration(seconds=_ROLLBACK_GRACE_S)
+        grace = Duration(seconds=ROLLBACK_GRACE_S)
         stopped = self._ask(
             lambda part: (
                 part.client.jobs.Stop,
                 job_pb2.StopRequest(job_id=part.spec.job_id, grace=grace, reason="another node did not start"),
             ),
             mine,
-            answer_s=ANSWER_S + _ROLLBACK_GRACE_S,
+            answer_s=ANSWER_S + ROLLBACK_GRACE_S,
         )
         left = {i: failed for i, failed in failures(stopped).items() if failed.reason != "JOB_NOT_FOUND"}
         over = {i for i, answer in stopped.items() if not isinstance(answer, FailedAsk)}

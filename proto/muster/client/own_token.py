@@ -28,13 +28,13 @@ class OwnToken:
         self._token = ""
         self._until = 0.0
 
-    def metadata(self) -> tuple[tuple[str, str], ...]:
+    def metadata(self, within_s: float | None = None) -> tuple[tuple[str, str], ...]:
         """For a call; empty where there is no token: the daemon is of an earlier release, or too busy. Blocks for up to
-        ANSWER_S."""
+        `within_s`, and never longer than ANSWER_S."""
         if self._path is not None and time.monotonic() >= self._until:
             self._token = ""
             try:
-                self._token, good_for = fresh(self._path)
+                self._token, good_for = fresh(self._path, ANSWER_S if within_s is None else min(within_s, ANSWER_S))
                 # Half its life, so that it is good when it arrives.
                 self._until = time.monotonic() + good_for / 2
             except (OSError, ValueError, KeyError, TypeError):
@@ -62,7 +62,7 @@ def beside(path: Path) -> Path:
     return path.with_name("identity.sock")
 
 
-def fresh(path: Path, answer_s: float = ANSWER_S) -> tuple[str, float]:
+def fresh(path: Path, answer_s: float) -> tuple[str, float]:
     """A token, and for how many seconds it is good. Raises OSError, ValueError, KeyError or TypeError where the answer
     has none: the daemon is of an earlier release, too busy, or cannot tell who calls. Blocks for up to `answer_s`."""
     told = json.loads(_answer(path, answer_s))

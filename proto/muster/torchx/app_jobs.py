@@ -1,39 +1,26 @@
 """The jobs of an app, at all of its daemons: started together or not at all, found, stopped together."""
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from muster.client import FailedAsk, ask_together, failures
+from muster.client.gang import FINAL, ROLLBACK_GRACE_S, STARTED_S
 from muster.torchx.app_parts import APP, MARK, PART, REPLICA, ROLE, SIZE, AppPart, AppRequest
 from muster.torchx.daemon_hosts import DaemonHost, HostTls, KnownHosts
 from muster.torchx.daemons import (
     GLANCE_S,
     LISTED_S,
     LOOK_S,
-    STARTED_S,
     DaemonPool,
     named,
 )
 from muster.v1 import job_pb2
 
-FINAL = frozenset(
-    (
-        job_pb2.JOB_STATE_SUCCEEDED,
-        job_pb2.JOB_STATE_FAILED,
-        job_pb2.JOB_STATE_STOPPED,
-        job_pb2.JOB_STATE_LOST,
-    )
-)
 #: Seconds within which all parts of an app should run. After that the app is left as it is: a check may take longer.
 START_S = 60.0
-#: Seconds from SIGTERM to SIGKILL for ranks that have just been started, where another part could not be.
-ROLLBACK_GRACE_S = 2
 _PAGE = 1000
-
-_log = logging.getLogger(__name__)
 
 
 class NotSubmitted(RuntimeError):

@@ -12,6 +12,7 @@ from torchx.schedulers.ids import make_unique
 from torchx.specs import AppDef, BindMount, DeviceMount, Role, macros
 from torchx.version import TORCHX_IMAGE
 
+from muster.client.gang import PORTS
 from muster.torchx.daemon_hosts import DaemonHost, KnownHosts, WrongOption
 from muster.v1 import job_pb2
 
@@ -24,8 +25,7 @@ APP, SESSION, ROLE, REPLICA, REPLICAS, PART, SIZE, IMAGE = (
 #: On all jobs of TorchX, with one value.
 MARK = ("torchx", "app")
 #: What muster gives a rank that has no PATH (docs/concepts/ranks.md).
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PORTS = range(20000, 30000)
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: A century.
 _MAX_SECONDS = 3_155_760_000
 #: Devices of TorchX that are muster's cards.
@@ -149,7 +149,7 @@ def _spec(
     env = {"PYTHONUNBUFFERED": "1"} | {str(name): str(value) for name, value in placed.env.items()}
     env[RANK0_HOST] = first
     if path := cfg.get("path"):
-        env["PATH"] = ":".join([*path, env.get("PATH", _DEFAULT_PATH)])
+        env["PATH"] = ":".join([*path, env.get("PATH", DEFAULT_PATH)])
     spec = _message(role, job_id, [placed.entrypoint, *placed.args], env)
     spec.boot, spec.workdir, spec.user = "command", str(workdir), str(cfg.get("user") or "")
     spec.max_restarts = role.max_retries
@@ -176,7 +176,7 @@ def _spec(
 
 def _port(role: Role, app_id: str) -> int:
     """Where the replicas meet: the role's first port, or one that two apps on a node hardly share."""
-    name, port = next(iter(role.port_map.items()), ("", _PORTS[zlib.crc32(app_id.encode()) % len(_PORTS)]))
+    name, port = next(iter(role.port_map.items()), ("", PORTS[zlib.crc32(app_id.encode()) % len(PORTS)]))
     if not 0 < port <= 65535:
         raise ValueError(f"role {role.name}: port {name} of port_map is {port}: must be 1 to 65535")
     return int(port)

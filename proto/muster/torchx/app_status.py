@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import NONE, AppState, ReplicaStatus, Resource, Role, RoleStatus
 
-from muster.torchx.app_jobs import FINAL, FoundApp, FoundPart, number
+from muster.client.gang import FINAL
+from muster.torchx.app_jobs import FoundApp, FoundPart, number
 from muster.torchx.app_parts import IMAGE, REPLICAS
 from muster.torchx.daemons import named
 from muster.v1 import job_pb2

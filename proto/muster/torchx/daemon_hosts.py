@@ -13,7 +13,7 @@ HOSTS_VARIABLE = "MUSTER_HOSTS"
 #: Run options that name files of TLS, and the variables that do, as for the command `muster`.
 TLS_OPTIONS = {"tls_ca": "MUSTER_TLS_CA", "tls_cert": "MUSTER_TLS_CERT", "tls_key": "MUSTER_TLS_KEY"}
 #: Linux' limit for the path of a unix socket, in bytes.
-_MAX_SOCKET = 107
+MAX_SOCKET = 107
 
 
 class WrongOption(ValueError):
@@ -77,8 +77,8 @@ def parse_host(text: str) -> DaemonHost:
         if not path or "\0" in path:
             raise WrongOption("hosts", f"{text!r}: has no path of a socket: give unix:/run/muster/muster.sock")
         path = os.path.abspath(path)
-        if (length := len(os.fsencode(path))) > _MAX_SOCKET:
-            raise WrongOption("hosts", f"{path}: has {length} bytes, the path of a socket has at most {_MAX_SOCKET}")
+        if (length := len(os.fsencode(path))) > MAX_SOCKET:
+            raise WrongOption("hosts", f"{path}: has {length} bytes, the path of a socket has at most {MAX_SOCKET}")
         return DaemonHost(f"unix:{path}", name)
     host, _, port = where.rpartition(":")
     if host and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535:

@@ -15,8 +15,6 @@ from muster.torchx.daemon_hosts import TLS_OPTIONS, DaemonHost, HostTls, WrongOp
 #: Seconds within which a list must be answered, of which one daemon's part is missed less than the others are waited
 #: for.
 LISTED_S = 5.0
-#: The same for a start, which waits for the cards of a job that has just ended.
-STARTED_S = 45.0
 #: Seconds for which a daemon that has exited, or is full, is asked again, as it may be restarting: for a status; before
 #: a start, and for a cancellation.
 GLANCE_S, LOOK_S = 0.5, 3.0

@@ -13,8 +13,9 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, InvalidRunConfigExcept
 from torchx.workspace.dir_workspace import DirWorkspaceMixin
 
 from muster.client import ask_together
+from muster.client.gang import FINAL
 from muster.torchx import submitted
-from muster.torchx.app_jobs import FINAL, AppJobs, FoundApp, FoundPart, NoAnswer, NotCancelled, NotSubmitted
+from muster.torchx.app_jobs import AppJobs, FoundApp, FoundPart, NoAnswer, NotCancelled, NotSubmitted
 from muster.torchx.app_logs import lines
 from muster.torchx.app_parts import AppRequest, app_request, shown
 from muster.torchx.app_status import first_failed, response, state

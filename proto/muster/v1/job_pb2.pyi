@@ -16,7 +16,8 @@ Errors. Every failed call has a gRPC status and, in the status details, a google
   ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec; metadata `fields` names what differs
   FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED, RANK_NOT_RUNNING; NODE_UNHEALTHY (the message names the
                        condition and the card), NODE_DRAINING
-  RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, NO_ROOM, with google.rpc.RetryInfo
+  RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, NO_ROOM, with google.rpc.RetryInfo; DISK_SILENT: the disk of the job
+                       records does not answer, and the message says what became of the call
   UNAVAILABLE          STOPPING, SUPERVISOR_UNREACHABLE, HISTORY_UNREADABLE, with google.rpc.RetryInfo: try again
   OUT_OF_RANGE         CURSOR_TOO_OLD, OFFSET_OUT_OF_RANGE: the message and the metadata give the available range
   DEADLINE_EXCEEDED    the caller's own deadline
@@ -2018,18 +2019,22 @@ class GetReportRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     COLOR_FIELD_NUMBER: _builtins.int
+    WHOLE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     color: _builtins.bool
     """The page with the escape sequences of a terminal for its titles and the state."""
+    whole: _builtins.bool
+    """Asks for `whole` in place of `text` and `json`."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         color: _builtins.bool = ...,
+        whole: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["color", b"color", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["color", b"color", "job_id", b"job_id", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2041,19 +2046,23 @@ class GetReportResponse(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     JSON_FIELD_NUMBER: _builtins.int
+    WHOLE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The page, as `muster why` shows it."""
     json: _builtins.str
     """The same as a JSON object: docs/guides/why.md."""
+    whole: _builtins.bytes
+    """All that is kept of the job, for one file: the JSON of docs/reference/report.md, compressed with gzip."""
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         json: _builtins.str = ...,
+        whole: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json", "text", b"text", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

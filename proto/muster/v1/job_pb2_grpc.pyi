@@ -16,7 +16,8 @@ Errors. Every failed call has a gRPC status and, in the status details, a google
   ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec; metadata `fields` names what differs
   FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED, RANK_NOT_RUNNING; NODE_UNHEALTHY (the message names the
                        condition and the card), NODE_DRAINING
-  RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, NO_ROOM, with google.rpc.RetryInfo
+  RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, NO_ROOM, with google.rpc.RetryInfo; DISK_SILENT: the disk of the job
+                       records does not answer, and the message says what became of the call
   UNAVAILABLE          STOPPING, SUPERVISOR_UNREACHABLE, HISTORY_UNREADABLE, with google.rpc.RetryInfo: try again
   OUT_OF_RANGE         CURSOR_TOO_OLD, OFFSET_OUT_OF_RANGE: the message and the metadata give the available range
   DEADLINE_EXCEEDED    the caller's own deadline

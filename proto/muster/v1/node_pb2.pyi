@@ -333,6 +333,7 @@ class Node(_message.Message):
     DRIVER_VERSION_FIELD_NUMBER: _builtins.int
     BUILD_FIELD_NUMBER: _builtins.int
     PENDING_CHECKS_FIELD_NUMBER: _builtins.int
+    LOG_WORK_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     boot_id: _builtins.str
     version: _builtins.str
@@ -376,6 +377,10 @@ class Node(_message.Message):
         node is fit is unknown then.
         """
 
+    @_builtins.property
+    def log_work(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the daemon does with log files at this moment, as sentences: compression of rotated segments, the upload program."""
+
     def __init__(
         self,
         *,
@@ -398,10 +403,11 @@ class Node(_message.Message):
         driver_version: _builtins.str = ...,
         build: _builtins.str = ...,
         pending_checks: _abc.Iterable[_builtins.str] | None = ...,
+        log_work: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["daemon_started_at", b"daemon_started_at", "drain", b"drain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerator", b"accelerator", "active_jobs", b"active_jobs", "api_version", b"api_version", "boot_id", b"boot_id", "build", b"build", "cards", b"cards", "conditions", b"conditions", "containment", b"containment", "daemon_pid", b"daemon_pid", "daemon_started_at", b"daemon_started_at", "drain", b"drain", "driver_version", b"driver_version", "hostname", b"hostname", "log_dir", b"log_dir", "nursery_pid", b"nursery_pid", "pending_checks", b"pending_checks", "state_dir", b"state_dir", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerator", b"accelerator", "active_jobs", b"active_jobs", "api_version", b"api_version", "boot_id", b"boot_id", "build", b"build", "cards", b"cards", "conditions", b"conditions", "containment", b"containment", "daemon_pid", b"daemon_pid", "daemon_started_at", b"daemon_started_at", "drain", b"drain", "driver_version", b"driver_version", "hostname", b"hostname", "log_dir", b"log_dir", "log_work", b"log_work", "nursery_pid", b"nursery_pid", "pending_checks", b"pending_checks", "state_dir", b"state_dir", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

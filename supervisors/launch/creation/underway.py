@@ -1,7 +1,7 @@
-"""Processes that are being created while a loop goes on: a program that hangs holds up nobody else.
+"""Creates processes while the event loop continues, so that a program that hangs delays nothing else.
 
-Such work is a generator. It yields the pidfd of a process whose end it waits for, and the seconds that it waits at
-most, and is sent whether that has ended. To close it ends what it has created.
+Such work is a generator. It yields the pidfd of a process whose end it waits for, with the longest wait in seconds, and
+the caller sends it whether that process has ended. Closing the generator ends what it has created.
 """
 
 from collections.abc import Callable, Generator

@@ -1,4 +1,4 @@
-"""What each process of a job is given to make it what the daemon decided."""
+"""The restrictions that each process of a job gets, as the daemon decided them."""
 
 import os
 

@@ -1,8 +1,8 @@
 """What of this node's mounts becomes read-only for a job, and what stays writable within it."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from muster.probes.kernel import mount_table
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.hardening import is_below
 
@@ -10,7 +10,6 @@ from muster.supervisors.model.hardening import is_below
 _OPTIONS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
 #: Devices, shared memory and the kernel's own files stay as they are, unless they are named.
 _INTERFACES = ("/dev", "/proc", "/sys")
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +23,8 @@ class NodeMount:
 def read() -> list[NodeMount]:
     """Of this process; of several at one place the last. Raises OSError."""
     found: dict[str, NodeMount] = {}
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            words = line.split(" ")
-            path = _OCTAL.sub(lambda match: chr(int(match[1], 8)), words[4])
-            options = words[5].split(",")
-            found[path] = NodeMount(path, sum(flag for word, flag in _OPTIONS.items() if word in options))
+    for one in mount_table.read():
+        found[one.path] = NodeMount(one.path, sum(flag for word, flag in _OPTIONS.items() if word in one.options))
     return list(found.values())
 
 

@@ -10,7 +10,10 @@ import shlex
 import zlib
 from collections.abc import Callable, Mapping
 
+from muster.probes.kernel import marks
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.known_names import ASCEND_CARDS, CUDA_CARDS, RANK_TABLE
+from muster.supervisors.model.lifecycle import LAUNCHER, MPI_LEAD, MPI_WAIT
 from muster.supervisors.model.spec import DEFAULT_READY_S, Boot, JobSpec, Violation
 from muster.supervisors.supervision_errors import NotStartable
 
@@ -32,9 +35,9 @@ IN_ENV_FILE = re.compile(r"MA_|SHARED_|S3_|PATH|VC_WORKER_|SCC|CRED")
 #: Of the job's other variables the ranks of all nodes are given all but these, which say who and where one node is.
 _OF_THIS_NODE = frozenset(
     (
-        *("HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME", "TERM", "VC_TASK_INDEX", "MUSTER_NONCE"),
+        *("HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME", "TERM", "VC_TASK_INDEX", marks.NONCE),
         *("SSHD_PORT", "MY_SSHD_PORT"),
-        *("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "RANK_TABLE_FILE"),
+        *(CUDA_CARDS, ASCEND_CARDS, RANK_TABLE),
     )
 )
 #: Options of ssh for an sshd of muster's: its host key is new.
@@ -63,7 +66,7 @@ class Process:
 
     argv: tuple[str, ...]
     env: dict[str, str]
-    #: "rank", "launcher", "worker", "ps", "mpi-lead" or "mpi-wait".
+    #: "rank", "worker", "ps", or a role of lifecycle.py.
     role: str
     #: It never ends by itself, and is ended when all others have ended well (TensorFlow's parameter server).
     serves: bool = False
@@ -163,7 +166,7 @@ def _torchrun(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Pr
             "--rdzv_backend=static",
         ]
     argv += shlex.split(env.get(_EXTRA_TORCHRUN, ""))
-    return [Process((*argv, *words), own, "launcher")]
+    return [Process((*argv, *words), own, LAUNCHER)]
 
 
 def _msrun(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
@@ -180,7 +183,7 @@ def _msrun(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Proce
     ]
     if _table_wanted(env) and facts.rank_table:
         argv.append(f"--rank_table_file={facts.rank_table}")
-    return [Process((*argv, *words), own, "launcher")]
+    return [Process((*argv, *words), own, LAUNCHER)]
 
 
 def _pytorch(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
@@ -218,7 +221,7 @@ def _tensorflow(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[
 def _command(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
     place = {"NODE_RANK": str(facts.node_rank), "NNODES": str(facts.node_count)}
     own = {name: value for name, value in place.items() if name not in spec.env}
-    return [Process(_boot_file(spec.command, env), own, "launcher")]
+    return [Process(_boot_file(spec.command, env), own, LAUNCHER)]
 
 
 def _mpi(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
@@ -233,7 +236,7 @@ def _mpi(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process
             f"--lead={_host_port(facts.master_addr, facts.master_port)}",
         )
         where += (f"--lead-name={facts.nodes[0]}",) if facts.nodes else ()
-        return [Process((*program, "wait", *common, *where), {}, "mpi-wait")]
+        return [Process((*program, "wait", *common, *where), {}, MPI_WAIT)]
     port = sshd_port(env)
     lead = ["lead", *common, f"--hostfile={hostfile}", f"--slots={facts.cards}"]
     x_args = _x_args(env)
@@ -252,7 +255,7 @@ def _mpi(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process
         *_openmpi("OPENMPI_EXTRA_ARGS", env),
         *_boot_file(spec.command, env),
     ]
-    return [Process((*program, *lead, "--", *mpirun), {}, "mpi-lead")]
+    return [Process((*program, *lead, "--", *mpirun), {}, MPI_LEAD)]
 
 
 MODES: dict[Boot, Callable[[JobSpec, JobFacts, Mapping[str, str]], list[Process]]] = {
@@ -337,7 +340,7 @@ def _tf_port(facts: JobFacts) -> int:
 
 def _attempt_folder(folder: str, name: str, env: Mapping[str, str]) -> str:
     """Each attempt has a folder of its own: a restart keeps what the one before wrote."""
-    attempt = env.get("MUSTER_ATTEMPT", "0")
+    attempt = env.get(marks.ATTEMPT, "0")
     return os.path.join(folder, name if attempt == "0" else f"{name}-{attempt}")
 
 

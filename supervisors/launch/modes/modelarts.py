@@ -5,10 +5,12 @@ Names and meaning are those of its training guide (tables of the container's env
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from muster.probes.kernel.known_names import ASCEND, ASCEND_LOGS, RANK_ID, RANK_TABLE
 from muster.supervisors.model.rules import boot_files, staging_urls
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.spec_fields import JOB_ID
@@ -26,8 +28,12 @@ DEFAULT_TABLE = f"/user/config/{TABLE_NAME}"
 _TMP_LOG, _CACHE = "/tmp/log", "/cache"
 #: Interfaces in the order of the platform's NCCL_SOCKET_IFNAME.
 _INTERFACES = ("ib0", "bond0", "eth0")
+#: The port that the platform's NCCL_IB_HCA excludes.
+_NOT_FOR_NCCL = "mlx5_bond_0"
+#: A rank table of template 1, which goes before the other.
+_RANK_TABLE_1 = "RANK_TABLE_FILE_V_1_0"
 #: Variables by which a container of the platform is known; it is they from which the launcher knows job and table.
-_OF_CONTAINER = frozenset({"MA_VJ_NAME", "RANK_TABLE_FILE", "RANK_TABLE_FILE_V_1_0"})
+_OF_CONTAINER = frozenset({"MA_VJ_NAME", RANK_TABLE, _RANK_TABLE_1})
 
 
 def understood(spec: JobSpec, *, node_rank_said: bool = False) -> JobSpec:
@@ -114,7 +120,7 @@ def rank_table(boot: str, env: Mapping[str, str]) -> str:
     wanted = mode == Boot.RANKS or (mode == Boot.MSRUN and env.get("MS_RANKTABLE_ENABLE", "").lower() == "true")
     if not wanted:
         return ""
-    given = env.get("RANK_TABLE_FILE_V_1_0") or env.get("RANK_TABLE_FILE")
+    given = env.get(_RANK_TABLE_1) or env.get(RANK_TABLE)
     return given or (DEFAULT_TABLE if os.path.exists(DEFAULT_TABLE) else "")
 
 
@@ -146,11 +152,18 @@ def variables(spec: JobSpec, job: "Job") -> dict[str, str]:
 
 def _of_nccl(spec: JobSpec, job: "Job") -> dict[str, str]:
     """NCCL's of the table of the container's environment, for jobs with the platform's variables: of its interfaces
-    those that this node has, since NCCL fails where it finds none. Not for Ascend; mpirun hands its own on."""
-    if not in_container(spec.env) or spec.boot == Boot.MPI or job.has_table or job.card_kind == "ascend":
+    those that this node has, since NCCL fails where it finds none, and without the port of its storage network where
+    the node has it beside others. Not for Ascend; mpirun hands its own on. NCCL_VERSION is the image's to say."""
+    if not in_container(spec.env) or spec.boot == Boot.MPI or job.has_table or job.card_kind == ASCEND:
         return {}
-    there = [name for name in _INTERFACES if os.path.exists(f"/sys/class/net/{name}")]
-    return {"NCCL_DEBUG": "INFO", **({"NCCL_SOCKET_IFNAME": ",".join(there)} if there else {})}
+    found = {"NCCL_DEBUG": "INFO"}
+    if there := [name for name in _INTERFACES if os.path.exists(f"/sys/class/net/{name}")]:
+        found["NCCL_SOCKET_IFNAME"] = ",".join(there)
+    with suppress(OSError):  # a node without InfiniBand
+        ports = os.listdir("/sys/class/infiniband")
+        if _NOT_FOR_NCCL in ports and len(ports) > 1:
+            found["NCCL_IB_HCA"] = f"^{_NOT_FOR_NCCL}"
+    return found
 
 
 def folders(root: Root, spec: JobSpec, home: str) -> dict[str, str]:
@@ -224,10 +237,10 @@ def of_rank(root: Root, spec: JobSpec, job: "Job", rank: "Rank", env: Mapping[st
         "JOB_ID": name,
         "ASCEND_DEVICE_ID": str(device),
         "DEVICE_ID": str(device),
-        "RANK_ID": str(rank.rank),
+        RANK_ID: str(rank.rank),
         "RANK_SIZE": str(job.world_size),
         "HCCL_CONNECT_TIMEOUT": env.get("HCCL_CONNECT_TIMEOUT", "1800"),
-        "ASCEND_PROCESS_LOG_PATH": env.get("ASCEND_PROCESS_LOG_PATH", plog),
+        ASCEND_LOGS: env.get(ASCEND_LOGS, plog),
     }
 
 

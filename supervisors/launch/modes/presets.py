@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 
+from muster.probes.kernel.known_names import RANK_ID
 from muster.supervisors.model.spec import TrainingMode
 
 #: As the training guide's table of modes (5.1) says it: MindSpore's own log and its Running Data Recorder; in the fault
@@ -24,6 +25,9 @@ _PRESETS: dict[str, dict[str, str]] = {
     },
 }
 
+#: The variables of the folders in the fault diagnosis: MindSpore's own log, what it records of its run, CANN's dumps.
+_LOG, _RECORDER, _DUMPS = FOLDERS = ("GLOG_log_dir", "MS_RDR_PATH", "NPU_COLLECT_PATH")
+
 
 def of(mode: str) -> dict[str, str]:
     """Variables of a training mode; none for the empty one."""
@@ -37,11 +41,11 @@ def folders(mode: str, logs: str, env: Mapping[str, str]) -> dict[str, str]:
     if mode != TrainingMode.DIAGNOSIS:
         return {}
     mindspore = os.path.join(logs, "mindspore", "log")
-    found = {"GLOG_log_dir": mindspore, "GLOG_logtostderr": "0", "MS_RDR_PATH": mindspore}
-    if rank := env.get("RANK_ID"):
-        found["NPU_COLLECT_PATH"] = os.path.join(logs, "ascend", "npu_collect", f"rank_{rank}")
-    if "GLOG_log_dir" in env or "GLOG_logtostderr" in env:  # the job names its own place for the log
-        del found["GLOG_log_dir"], found["GLOG_logtostderr"]
+    found = {_LOG: mindspore, "GLOG_logtostderr": "0", _RECORDER: mindspore}
+    if rank := env.get(RANK_ID):
+        found[_DUMPS] = os.path.join(logs, "ascend", "npu_collect", f"rank_{rank}")
+    if _LOG in env or "GLOG_logtostderr" in env:  # the job names its own place for the log
+        del found[_LOG], found["GLOG_logtostderr"]
     return {name: value for name, value in found.items() if name not in env}
 
 

@@ -95,7 +95,7 @@ class _Node0:
             raise NotReady(node_ends.lost(0, self._name, seen(error))) from None
         told = read_end(line)
         if told is None:
-            what = f"it said {line!r}" if line else "it closed the connection without a word of how the job ended"
+            what = f"it said {line!r}" if line else "it closed the connection without saying how the job ended"
             raise NotReady(node_ends.lost(0, self._name, what))
         return told
 

@@ -174,7 +174,8 @@ class Lead:
         args = self._args
         lines, left_out = env_lines(os.environ)
         if left_out:
-            say(f"warning: not given to the ranks, as mpirun takes no such name: {', '.join(map(repr, left_out))}")
+            names = ", ".join(map(repr, left_out))
+            say(f"warning: mpirun cannot pass variables with these names to the ranks: {names}")
         hosts = [f"{address} slots={args.slots}" for address in addresses]
         write_private(args.hostfile, hosts)
         write_private(args.env_file, lines)
@@ -342,7 +343,7 @@ class Lead:
         if self._nodes.get(peer.rank) is peer:
             del self._nodes[peer.rank]
             self._gone = peer.rank
-            what = "its muster, or the connection to it, has ended"
+            what = "muster there has exited, or the connection to it broke"
             self._gone_how = how or node_ends.lost(peer.rank, self._name(peer.rank), what)
 
     def _say_once(self, text: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from muster.probes.kernel import marks
 from muster.supervisors.launch.modes.boot import package_of, sshd_port
 from muster.supervisors.launch.mpi.mpi_link import NotReady, say
 
@@ -21,7 +22,7 @@ _FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin"
 #: What ModelArts' run_mpi.sh replaces by the port in `$MY_HOME/etc/ssh/sshd_config`.
 _PORT_IN_FILE = "{{MY_SSHD_PORT}}"
 #: Handed to what is started over ssh, so that the job's processes are known as such.
-_MARKS = ("MUSTER_JOB_ID", "MUSTER_NONCE", "MUSTER_SERVICE")
+_MARKS = (marks.JOB_ID, marks.NONCE, marks.SERVICE)
 #: sshd of root locks its unprivileged half up there.
 _EMPTY = Path("/run/sshd")
 
@@ -42,7 +43,7 @@ def command(folder: Path, home: Path, env: Mapping[str, str]) -> list[str]:
         mine.write_text(given.read_text().replace(_PORT_IN_FILE, port))
         return [*argv, "-f", str(mine)]
     keys = _authorized(home)
-    say(f"sshd at port {port}; it lets in who has a key of {', '.join(map(str, keys))}")
+    say(f"sshd at port {port}; it accepts the keys in {', '.join(map(str, keys))}")
     own = {
         "HostKey": str(_host_key(folder)),
         "AuthorizedKeysFile": " ".join(map(str, keys)),

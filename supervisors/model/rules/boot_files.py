@@ -10,12 +10,12 @@ REQUIREMENTS = ("pip-requirements.txt", "pip-requirement.txt")
 
 def beside(command: Sequence[str], folder: str) -> dict[str, str]:
     """Paths by the field of the spec that uses them. The boot file is the first script of the command, which runs in
-    `folder`; a module (`-m`) and code (`-c`) have none."""
+    `folder` (empty: a folder of each rank's own, in which there is none); a module (`-m`) and code (`-c`) have none."""
     for word in command:
         if word in ("-m", "-c"):
             break
         path = os.path.join(folder, word)
-        if word.endswith((".py", ".sh")) and os.path.isfile(path):
+        if word.endswith((".py", ".sh")) and os.path.isabs(path) and os.path.isfile(path):
             here = os.path.dirname(os.path.abspath(path))
             found = {"pre_start": PRE_STARTS, "requirements": REQUIREMENTS}
             return {

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from muster.probes.kernel.process import effective_capabilities
+
 NONE, ALL = "none", "all"
 #: By number, as in linux/capability.h.
 NAMES = (
@@ -29,7 +31,7 @@ def problem(names: tuple[str, ...]) -> str:
         return "is empty: name capabilities, or say none or all"
     for name, word in zip(names, words, strict=True):
         if word not in (*NAMES, NONE, ALL):
-            return f"{name[:40]!r}: is no capability of Linux, as in sys_nice (capabilities(7))"
+            return f"{name[:40]!r}: is not a capability of Linux, as in sys_nice (capabilities(7))"
     if len(words) > 1 and (NONE in words or ALL in words):
         return f"{', '.join(words)}: none and all stand alone"
     return f"{', '.join(words)}: name each capability once" if len(set(words)) < len(words) else ""
@@ -55,4 +57,4 @@ def dropped(kept: Iterable[str]) -> tuple[int, ...]:
 def effective() -> int:
     """The mask of those that this process has in force."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-        return next((int(line.split()[1], 16) for line in file if line.startswith("CapEff:")), 0)
+        return effective_capabilities(file.read())

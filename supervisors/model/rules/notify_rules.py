@@ -72,7 +72,7 @@ def secret_problem(secret: str) -> str:
     if (size := len(secret.encode("utf-8", "surrogatepass"))) > MAX_SECRET:
         return f"has {size} bytes: at most {MAX_SECRET} are allowed"
     if any(character in secret for character in "\0\r\n"):
-        return "has a NUL or the end of a line in it: it is one line of text"
+        return "contains a NUL or a line break: give one line of text"
     return ""
 
 

@@ -127,4 +127,4 @@ def problems(urls: Mapping[str, str], *, written: bool = False) -> Iterator[tupl
 def _misplaced(url: str) -> str:
     """What is wrong with braces in it."""
     wrong = next((found for found in _BRACES.findall(url.partition("?")[0]) if found not in _PLACES), "")
-    return f"{shown(url)!r}: {wrong!r} stands for nothing: known are {', '.join(_PLACES)}" if wrong else ""
+    return f"{shown(url)!r}: {wrong!r} is not a placeholder: known are {', '.join(_PLACES)}" if wrong else ""

@@ -1,7 +1,7 @@
-"""The freezer of cgroup v1, where there is no `cgroup.kill`: what is frozen does not fork while it is sent SIGKILL.
+"""The freezer of cgroup v1, for kernels without `cgroup.kill`: frozen processes do not fork while muster kills them.
 
-A process that is frozen ends once it is thawed. It is thawed whatever happens here, and a supervisor that dies in
-between has a successor, which goes on with the same stop.
+A frozen process ends once it is thawed. muster thaws it whatever happens here, and if a supervisor dies in between, its
+successor continues the same stop.
 """
 
 import contextlib

@@ -1,10 +1,11 @@
 """Where a process is in the hierarchies of cgroup v1."""
 
 import os
-import re
+from collections.abc import Iterable
 from pathlib import Path
 
-_OCTAL = re.compile(r"\\([0-7]{3})")
+from muster.probes.kernel import mount_table
+from muster.probes.kernel.mount_table import MountEntry
 
 
 def folder_of(controller: str, pid: int | str = "self", proc: Path = Path("/proc")) -> Path | None:
@@ -12,7 +13,7 @@ def folder_of(controller: str, pid: int | str = "self", proc: Path = Path("/proc
     Raises nothing."""
     try:
         own = _path(controller, (proc / str(pid) / "cgroup").read_text(errors="surrogateescape"))
-        mounted = _mount(controller, (proc / "self/mountinfo").read_text(errors="surrogateescape"))
+        mounted = _mount(controller, mount_table.read(proc, "cgroup"))
     except OSError:
         return None
     if own is None or mounted is None:
@@ -34,10 +35,10 @@ def writable_folder(controller: str) -> Path | None:
 def mounts() -> list[Path]:
     """Where the node's v1 hierarchies of the controllers are mounted that muster uses."""
     try:
-        text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+        every = list(mount_table.read(kind="cgroup"))
     except OSError:
         return []
-    found = (_mount(controller, text) for controller in ("memory", "cpu", "pids", "freezer"))
+    found = (_mount(controller, every) for controller in ("memory", "cpu", "pids", "freezer"))
     return list(dict.fromkeys(one[1] for one in found if one is not None))
 
 
@@ -49,13 +50,10 @@ def _path(controller: str, text: str) -> str | None:
     return None
 
 
-def _mount(controller: str, text: str) -> tuple[str, Path] | None:
+def _mount(controller: str, mounts: Iterable[MountEntry]) -> tuple[str, Path] | None:
     """What of the hierarchy is mounted, and where; the last one, which covers others."""
     found = None
-    for line in text.splitlines():
-        head, _, tail = line.partition(" - ")
-        words, (kind, _, options) = head.split(" "), tail.split(" ", 2)
-        if kind == "cgroup" and controller in options.split(","):
-            root, mount = (_OCTAL.sub(lambda match: chr(int(match[1], 8)), word) for word in words[3:5])
-            found = root, Path(mount)
+    for one in mounts:
+        if controller in one.system_options:
+            found = one.root, Path(one.path)
     return found

@@ -6,6 +6,7 @@ are in that. Of swap there is none within a limit of memory: a job would crawl f
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -111,6 +112,23 @@ def _quota(cpus: float) -> int:
     return max(_LEAST_US, int(cpus * _PERIOD_US))
 
 
+def can_hold_processes(folder: Path) -> bool:
+    """Whether this cgroup of v2 takes processes. Below a cgroup that has threads of its own under a controller (cpu,
+    pids) it does not: the kernel calls it invalid."""
+    with contextlib.suppress(OSError):
+        return (folder / "cgroup.type").read_text().strip() != "domain invalid"
+    return True
+
+
+def _hand_down(above: Path, controller: str) -> None:
+    """Raises OSError. The kernel refuses memory where the cgroup above has processes, but takes cpu and pids: no folder
+    below could then have a process any more. The root of all is free to."""
+    busy = (above / "cgroup.type").exists() and (above / "cgroup.procs").read_text()
+    if busy and controller in (above / "cgroup.controllers").read_text().split():
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+    (above / "cgroup.subtree_control").write_text(f"+{controller}")
+
+
 def _write(folder: str, files: _Files, *, v2: bool) -> str:
     """Returns why it cannot be done."""
     path = Path(folder)
@@ -118,7 +136,7 @@ def _write(folder: str, files: _Files, *, v2: bool) -> str:
         path = Path(folder, name.removeprefix("?"))
         try:
             if v2 and not path.exists() and not name.startswith("?"):
-                (Path(folder).parent / "cgroup.subtree_control").write_text(f"+{name.partition('.')[0]}")
+                _hand_down(Path(folder).parent, name.partition(".")[0])
             if path.exists() or not name.startswith("?"):
                 path.write_text(value)
         except OSError as error:

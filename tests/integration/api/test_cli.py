@@ -280,7 +280,7 @@ def short_tmp() -> Iterator[Path]:
     """A folder whose name is short enough for a socket in it."""
     import tempfile
 
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
@@ -386,6 +386,25 @@ def test_a_second_standalone_run_of_one_id_and_folder_is_refused(short_tmp, firs
     assert not [path for path in logs.iterdir() if path.name.endswith(".run")]
 
 
+def test_standalone_where_no_folder_takes_a_file():
+    """As in a container whose root is read-only, or on a full disk: words, no traceback."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make the folders read-only for one process")
+    mounts = "mount -o remount,bind,ro /" + "".join(
+        f"; mount --bind {place} {place}; mount -o remount,bind,ro {place}" for place in ("/tmp", "/var/tmp")
+    )
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-ec", f'{mounts}; cd /; exec "$@"', "sh", MUSTER, "run", "--standalone", "--", "true"],
+        env=environment(TMPDIR="/tmp"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 125 and done.stderr.count("\n") == 1, done
+    assert done.stderr.startswith("muster: cannot make a folder in /tmp: Read-only file system: set TMPDIR"), done
+
+
 def test_standalone_refuses_a_wrong_spec_without_leaving_anything(short_tmp):
     done = standalone(short_tmp, "--standalone", "--workdir", "/etc/passwd", "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
@@ -481,14 +500,14 @@ def test_ps(failed):
 
 def test_ps_shows_every_page(daemon, monkeypatch):
     from muster.agent.cli import main
-    from muster.agent.cli.commands import jobs
+    from muster.agent.cli.commands import ps
 
     for i in range(5):
         daemon.run("true", job_id=f"x{i}")
-    monkeypatch.setattr(jobs, "PAGE", 2)
+    monkeypatch.setattr(ps, "PAGE", 2)
     monkeypatch.setenv("MUSTER_ROOT", str(daemon.folder))
     written: list[str] = []
-    monkeypatch.setattr(jobs, "emit", written.append)
+    monkeypatch.setattr(ps, "emit", written.append)
     assert main.execute(["ps", "-aq"]) == 0
     assert "".join(written).split() == [f"x{i}" for i in (4, 3, 2, 1, 0)]
 

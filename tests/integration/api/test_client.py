@@ -208,7 +208,7 @@ async def test_errors_say_what_to_do(daemon: Daemon) -> None:
         with pytest.raises(MusterError) as caught:
             await muster.start(job_pb2.JobSpec(job_id="x", command=["false"]))
         assert (caught.value.reason, caught.value.answered) == ("JOB_ID_CONFLICT", True)
-        assert "command" in caught.value.facts["fields"]
+        assert caught.value.facts["job_id"] == "x" and "command" in caught.value.facts["fields"]
         daemon.wait("x")
         assert [job.job_id async for job in muster.list_jobs()] == ["x"]
         await muster.delete("x")

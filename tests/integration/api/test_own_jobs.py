@@ -1,6 +1,7 @@
 """Who is at the other end of a unix socket, and users who reach their own jobs only."""
 
 import asyncio
+import gzip
 import json
 import os
 import signal
@@ -97,10 +98,17 @@ def jobs(owned: Daemon, alice: User, root: User) -> Iterator[None]:
     alice(owned.jobs.Start, spec("alices", "sh", "-c", "echo mine; id -u; exec sleep 1000"))
     for job in ("roots", "bobs", "alices"):
         until_running(owned, root, job)
+    until_written(owned, "bobs", b"secret\n")
+    until_written(owned, "alices", f"mine\n{ALICE}\n".encode())
     yield
     root = User(owned, 0)  # the daemon may be another one by now
     for job in ("roots", "bobs", "alices"):
         root(owned.jobs.Stop, job_pb2.StopRequest(job_id=job, grace=Duration()))
+
+
+def until_written(daemon: Daemon, job: str, output: bytes) -> None:
+    log = daemon.root.rank_log(job, 0, 0)
+    eventually(lambda: log.exists() and log.read_bytes() == output, message=f"{job} has written")
 
 
 def until_running(daemon: Daemon, user: User, job: str) -> None:
@@ -225,6 +233,20 @@ def test_a_token_ends_with_its_daemon_and_the_command_line_gets_another(daemon: 
         follower.communicate()
 
 
+def test_who_sees_the_socket_gets_a_token(daemon: Daemon) -> None:
+    """From the first moment: the name of who calls has one form, whenever the call is made."""
+    daemon.kill()
+    for path in (daemon.root.socket, daemon.root.identity_socket):
+        path.unlink(missing_ok=True)
+    begins = threading.Thread(target=daemon.restart)
+    begins.start()
+    while begins.is_alive() and not daemon.root.socket.exists():
+        pass
+    there = daemon.root.identity_socket.exists()
+    begins.join()
+    assert there
+
+
 def test_who_connects_and_never_reads_keeps_nobody_from_a_token(daemon: Daemon) -> None:
     silent = [socket.socket(socket.AF_UNIX) for _ in range(200)]
     try:
@@ -261,6 +283,9 @@ def test_a_user_reaches_their_own_job_and_no_other(owned: Daemon, alice: User) -
     def start(job: str) -> Iterator[exec_pb2.ExecRequest]:
         return iter([exec_pb2.ExecRequest(start=exec_pb2.ExecStart(job_id=job, argv=["id"], detached=True))])
 
+    whole = job_pb2.GetReportRequest(job_id="alices", whole=True)
+    report = json.loads(gzip.decompress(alice(owned.jobs.GetReport, whole).whole))
+    assert report["jobId"] == "alices" and "bobs" not in json.dumps(report)
     list(alice(execs.Exec, start("alices")))
     for job in ("bobs", "roots"):
         for method, asked in (
@@ -269,6 +294,7 @@ def test_a_user_reaches_their_own_job_and_no_other(owned: Daemon, alice: User) -
             (owned.jobs.Wait, job_pb2.WaitRequest(job_id=job)),
             (owned.jobs.Delete, job_pb2.DeleteRequest(job_id=job, force=True)),
             (owned.jobs.GetReport, job_pb2.GetReportRequest(job_id=job)),
+            (owned.jobs.GetReport, job_pb2.GetReportRequest(job_id=job, whole=True)),
             (owned.jobs.GetStacks, job_pb2.GetStacksRequest(job_id=job)),
             (owned.logs.ReadLogs, log_pb2.ReadLogsRequest(job_id=job)),
             (owned.events.Watch, event_pb2.WatchRequest(job_id=job)),

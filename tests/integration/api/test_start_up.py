@@ -17,7 +17,7 @@ HEAVY = {
     *("muster.probes.checks.codes", "muster.supervisors.model.spec", "muster.agent.config.schema", "ssl"),
 }
 #: Modules of muster that a command may import: so many are there now, and each further one is to be asked for.
-OWN = {"--help": 22, "ps": 34, "status x": 36, "logs x": 45, "stop x": 35, "events": 37, "node": 38}
+OWN = {"--help": 22, "ps": 34, "status x": 36, "logs x": 44, "stop x": 35, "events": 37, "node": 38}
 #: What the daemon of one job does not need before it listens, nor until a job has failed, is watched or asked about.
 LATER = {
     *("rich.console", "psutil", "google.protobuf.text_format", "google.protobuf.json_format", "http.client"),
@@ -25,7 +25,7 @@ LATER = {
     *("muster.probes.library", "muster.probes.stacks.taking", "muster.supervisors.job.supervisor"),
 }
 #: Modules of muster that this daemon imports before it listens.
-DAEMON = 409
+DAEMON = 410
 
 
 def imported(*arguments: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -477,3 +478,30 @@ def test_free_cards_are_tested_while_the_node_is_drained(cards, make_daemon):
     assert daemon.cli("node", "undrain").returncode == 0
     eventually(lambda: not programs("0.0188"))
     assert len(tested()) == 2
+
+
+def test_a_terminal_shows_which_test_runs_and_a_pipe_does_not(check, cards):
+    pytest.importorskip("pyte")
+    from tests.screen import Screen
+
+    check(args=("--cards", "0,"), seconds="0.3")  # five tests are longer than what comes before the first drawing
+    assert "checking the node" not in check.notes
+    config = check.folder / "musterd.toml"
+    command = [
+        BIN / "muster",
+        "--root",
+        check.root,
+        "check",
+        "gpu-check",
+        "--active",
+        "--config",
+        config,
+        "--cards",
+        "0,",
+    ]
+    with Screen([str(word) for word in command], env=cards.env) as terminal:
+        assert terminal.end() == 0
+        assert b"checking the node" in terminal.raw
+        # Whichever runs when the line is drawn.
+        assert re.search(rb"test [1-5] of 5: [a-z]", terminal.raw)
+        assert terminal.lines[0].startswith("ITEM") and not any("checking" in line for line in terminal.lines)

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -194,6 +195,36 @@ def test_a_daemon_that_dies_in_the_middle(make_daemon, cards):
     assert not state.get("current") and not state["drain"]
 
 
+def ends(daemon):
+    return [e.attributes["status"] for e in daemon.event_list() if e.kind == "node.reset" and "complete" in e.message]
+
+
+@pytest.mark.slow
+def test_a_daemon_that_dies_behind_the_last_step(make_daemon, cards):
+    """All was done but to write that it is over, or to tell of it: the node takes jobs, and it is told once."""
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    assert reset(daemon, "2")[0] == 0 and ends(daemon) == ["completed"]
+    daemon.kill()
+    (segment,) = daemon.root.events.glob("*.log")
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(b"".join(line for line in lines if b"is complete" not in line))
+    for _ in range(2):
+        daemon.start()
+        assert ends(daemon) == ["completed"] and not node(daemon).HasField("drain")
+        daemon.kill()
+    state = json.loads(daemon.root.reset.read_text())
+    of_card = {"card": 2, "uuid": cards[2].uuid, "bus_id": cards[2].bus_id, "together": [2]}
+    began = {"by": "somebody", "since": time.time(), "boot": process.boot_id(), "step": "undrain"}
+    unfinished = {"current": of_card | began, "drain": "reset of card 2", "ended": None}
+    daemon.root.reset.write_text(json.dumps(state | unfinished))
+    for _ in range(2):
+        daemon.start()
+        assert ends(daemon) == ["completed"] * 2
+        assert not node(daemon).HasField("drain") and not node(daemon).warnings
+        daemon.kill()
+
+
 @pytest.fixture
 def hanging(cards):
     """Cards without persistence mode, so that the program which hangs is the one that resets."""
@@ -261,7 +292,8 @@ def test_a_program_that_outlives_its_daemon_is_killed_in_time(make_daemon, hangi
     daemon.config.write_text(daemon.config.read_text().replace("program_s = 1000", "program_s = 0.1"))
     daemon.process.send_signal(signal.SIGHUP)
     eventually(lambda: (stat := process.read_stat(pid)) is None or stat.start != start or stat.ended)
-    assert f"(pid {pid}) of the reset of card 3 did not end within 0.1 s" in daemon.cli("events").stdout
+    said = f"(pid {pid}) of the reset of card 3 did not end within 0.1 s"
+    eventually(lambda: said in daemon.cli("events").stdout)
     assert "interrupted in the step reset" in node(daemon).drain.reason
     eventually(lambda: daemon.cli("node", "undrain").returncode == 0)
     assert not node(daemon).warnings and not hanging.resets

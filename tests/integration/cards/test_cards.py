@@ -219,6 +219,25 @@ def test_a_process_left_on_a_card_is_named_and_the_card_is_not_given_away(
 
 
 @pytest.mark.slow
+def test_a_card_that_becomes_free_while_no_daemon_runs(
+    daemon: Daemon, cards: FakeCards, outsider: subprocess.Popen[bytes]
+):
+    """Whoever was told that it is held is told that it is free."""
+    cards[2].hold(outsider.pid, 4 * GIB)
+    assert not daemon.stop("j").job.cards_free
+    daemon.kill()
+    outsider.kill()
+    outsider.wait()
+    for _ in range(2):
+        daemon.start()
+        eventually(daemon.root.job("j").cards_free.exists)
+        told = [event.kind for event in daemon.event_list("j") if event.kind.startswith("job.cards_")]
+        assert told == ["job.cards_held", "job.cards_free"]
+        daemon.kill()
+        daemon.root.job("j").cards_free.unlink()  # as if it had been killed before it wrote that
+
+
+@pytest.mark.slow
 def test_memory_that_nobody_is_named_for_keeps_the_card(daemon: Daemon, cards: FakeCards):
     eventually(lambda: [c for c in node(daemon).cards if c.index == 5 and c.reading.HasField("memory_used_bytes")])
     start(daemon, "sleep", "100", job_id="j", indices=[5])

@@ -9,8 +9,8 @@ from scripts.documentation.try_pages import every_page, tried
 from tests.conftest import alive
 
 ROOT = Path(__file__).parents[3]
-#: A page that waits, as a reader does, for a job of some seconds.
-SLOW = {"docs/get-started.md"}
+#: Pages that wait, as a reader does, for jobs of some seconds, or for more daemons.
+SLOW = {"docs/get-started.md", "docs/guides/several-nodes.md", "docs/guides/drain.md"}
 RUN = [path for path in every_page() if any(not block.not_run for block in pages.read(path).blocks)]
 
 

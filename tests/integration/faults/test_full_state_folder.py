@@ -51,7 +51,7 @@ def test_a_job_that_is_refused_and_the_node_agree(boxed: Boxed) -> None:
     filled = fill(boxed, but=49152)
     refused = boxed.cli("start", "--ranks", "4", "--", "true")
     assert refused.returncode == 5 and "No space left on device" in refused.stderr, refused
-    sentence = f"{boxed.root.jobs}: cannot be written: No space left on device"
+    sentence = f"cannot write {boxed.root.jobs}: No space left on device"
     eventually(lambda: says(boxed, sentence))
     assert says(boxed, "DAEMON_DEGRADED")
     assert boxed.cli("start", "--ranks", "4", "--", "true").returncode == 5

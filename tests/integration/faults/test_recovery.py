@@ -151,6 +151,32 @@ def test_nursery_and_supervisor_go_while_the_daemon_is_down(daemon: Daemon) -> N
     expect_five(daemon)
 
 
+@pytest.mark.parametrize("daemon_lives", [False, True])
+def test_output_that_a_rank_took_with_it_is_reported(daemon: Daemon, daemon_lives: bool) -> None:
+    """Where nobody had its FIFO open when it ended: neither supervisor nor nursery, nor the daemon."""
+    pid = start(daemon)
+    supervisor, nursery = daemon.supervisor_pid("job"), daemon.nursery_pid()
+    if daemon_lives:
+        os.kill(supervisor, signal.SIGSTOP)  # so that the daemon starts no other meanwhile
+    else:
+        daemon.kill()
+        for victim in (nursery, supervisor):
+            os.kill(victim, signal.SIGKILL)
+    release(daemon)
+    eventually(lambda: not alive(pid))
+    if daemon_lives:
+        os.kill(supervisor, signal.SIGKILL)
+    else:
+        daemon.start()
+    job = daemon.wait("job")
+    told = [text for text in job.warnings if "what it had written last: that is missing" in text]
+    assert bool(told) != daemon_lives, job
+    assert daemon.output(job) == (b"before\nafter\n" if daemon_lives else b"before\n")
+    if told:
+        assert told[0].startswith("rank 0 ended while supervisor, nursery and daemon were dead"), told
+        assert told[0] in daemon.cli("why", "job").stdout
+
+
 def test_a_stop_goes_on_after_the_supervisor_was_killed(daemon: Daemon) -> None:
     daemon.run("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 3600; done", job_id="job", ranks=2)
     eventually(lambda: all(daemon.output(daemon.get("job"), r) for r in (0, 1)))

@@ -14,6 +14,7 @@ import pytest
 
 from muster.v1 import job_pb2
 from tests.conftest import Daemon, eventually
+from tests.integration.jobs.test_jobs import reason
 
 pytestmark = [
     pytest.mark.slow,
@@ -82,16 +83,31 @@ def test_the_disk_of_the_records(short_tmp: Path) -> None:
     with disk(short_tmp, daemon.root.jobs) as serves:
         try:
             daemon.start()
+            daemon.run("true", job_id="ended")
+            daemon.wait("ended")
             daemon.run("sleep", "600", job_id="a", ranks=2)
             ranks = [rank.pid for rank in daemon.until_running("a").ranks]
             serves.send_signal(signal.SIGSTOP)
+            given_up = job_pb2.StartRequest(spec=job_pb2.JobSpec(job_id="given-up", command=["true"], ranks=1))
+            waits = daemon.jobs.Start.future(given_up, timeout=90)
             with pytest.raises(grpc.RpcError):
-                daemon.jobs.Stop(job_pb2.StopRequest(job_id="a"), timeout=1)
+                daemon.jobs.Stop(job_pb2.StopRequest(job_id="a"), timeout=5)
             eventually(lambda: {state(pid) for pid in ranks} <= {"", "Z"}, 120)
             eventually(lambda: any("does not answer" in text for text in warnings(daemon)))
             assert "a " in daemon.cli("ps").stdout and daemon.cli("status", "a").returncode == 0
+            with pytest.raises(grpc.RpcError, match="nothing was started, and nothing will be") as refused:
+                waits.result()
+            assert reason(refused.value) == "DISK_SILENT"
+            for command in (["rm", "ended"], ["run", "--", "true"]):
+                said = daemon.cli(*command)
+                assert said.returncode and f"{daemon.root.jobs}: its disk has not answered for" in said.stderr, said
+            said = daemon.cli("report", "ended", "-o", "md")
+            assert said.returncode == 1 and "its disk has not answered for 10 s" in said.stderr, said
+            assert daemon.kill(signal.SIGTERM) == 0, "it does not wait for threads that the disk holds"
             serves.send_signal(signal.SIGCONT)
+            daemon.start()
             assert daemon.wait("a").state == job_pb2.JOB_STATE_STOPPED
+            assert {job.job_id for job in daemon.jobs.List(job_pb2.ListRequest()).jobs} == {"a", "ended"}
             eventually(lambda: not warnings(daemon))
         finally:
             serves.send_signal(signal.SIGCONT)

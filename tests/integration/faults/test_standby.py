@@ -15,14 +15,15 @@ from tests.conftest import Daemon, alive, eventually
 
 
 def standby(daemon: Daemon) -> int:
-    """The child of the nursery that has no job; 0: there is none."""
+    """The child of the nursery that has no job, and waits for one; 0: there is none. One that still rehearses gets
+    none."""
     nursery = daemon.nursery_pid()
     busy = {daemon.supervisor_pid(folder.name) for folder in daemon.root.jobs.iterdir()}
     children = Path(f"/proc/{nursery}/task/{nursery}/children").read_text().split() if nursery else []
     found = [
         pid for pid in map(int, children) if pid not in busy and (stat := process.read_stat(pid)) and stat.state == "S"
     ]
-    return found[0] if len(found) == 1 else 0
+    return found[0] if len(found) == 1 and not daemon.root.rehearsal.exists() else 0
 
 
 def ended(pid: int) -> bool:
@@ -60,6 +61,7 @@ def test_a_burst_does_not_wait_for_another(daemon: Daemon) -> None:
 def test_one_that_is_killed_or_stopped_is_passed_over(daemon: Daemon, number: int) -> None:
     lost = eventually(lambda: standby(daemon))
     os.kill(lost, number)
+    eventually(lambda: (stat := process.read_stat(lost)) is None or stat.ended or stat.state == "T")
     try:
         assert start(daemon, "job") != lost
         again = eventually(lambda: (pid := standby(daemon)) != lost and pid, message="another one waits")
@@ -96,6 +98,19 @@ def stopped_at_once(parent: int, name: str = "") -> Iterator[list[int]]:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+
+
+def test_one_that_is_stopped_before_it_waits_is_passed_over(daemon: Daemon) -> None:
+    waits = eventually(lambda: standby(daemon))
+    with stopped_at_once(daemon.nursery_pid()) as found:
+        assert start(daemon, "a") == waits
+        (pid,) = eventually(lambda: found)
+        assert start(daemon, "b") != pid
+    eventually(lambda: ended(pid), message="it has no job, and leaves")
+    eventually(lambda: standby(daemon), message="another one waits")
+    assert not daemon.root.rehearsal.exists()
+    for job_id in ("a", "b"):
+        assert daemon.stop(job_id).job.state == job_pb2.JOB_STATE_STOPPED
 
 
 @pytest.mark.slow

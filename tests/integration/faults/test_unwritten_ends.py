@@ -43,7 +43,7 @@ def ranks(daemon: Boxed) -> list[int]:
 
 
 def sentence(daemon: Boxed) -> str:
-    return f"its records cannot be written: {daemon.root.job('job').journal}: Read-only file system"
+    return f"cannot write its records: {daemon.root.job('job').journal}: Read-only file system"
 
 
 def expect_warned(daemon: Boxed) -> None:

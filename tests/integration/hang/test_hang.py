@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from muster.probes.hang.slow import SlowRule, SlowSettings
 from muster.v1 import job_pb2, telemetry_pb2
 from tests.conftest import BIN, Daemon, eventually, running
 from tests.fakes import FakeCards
@@ -93,6 +94,28 @@ def verdict(daemon: Daemon, job_id: str) -> str:
 
 def kinds(daemon: Daemon, job_id: str) -> list[str]:
     return [event.kind for event in daemon.event_list(job_id)]
+
+
+def test_the_next_daemon_tells_what_was_found_of_a_job_that_has_ended_since(make_daemon: Callable[..., Daemon]):
+    """The first was killed while the stacks were taken; what is written here is what it had written."""
+    daemon = make_daemon()
+    daemon.run("false", job_id="j")
+    at = daemon.wait("j").accepted_at.ToNanoseconds() / 1e9
+    daemon.kill()
+    found = {"t": at, "job": "j", "verdict": "HUNG", "kind": "spin", "ranks": [0], "confidence": 0.9, "evidence": {}}
+    by_cards = {"waited": 7, "readings": 10, "card_idles": False, "peers": [1], "factor": 2.0}
+    slow = {"t": at, "job": "j", "verdict": "SLOW", "ranks": [0], "since": at, "confidence": 0.8}
+    slow["evidence"] = {"ranks": {"0": {"cards": by_cards}}}
+    kept = {"attempt": [at, 0], "state": {}, "found": found, "since": at, "untold": "job.hung"}
+    daemon.root.job("j").hang.write_text(
+        json.dumps(kept | {"slow": {"state": SlowRule(SlowSettings()).state(), "untold": slow}})
+    )
+    daemon.root.job("j").hang.chmod(0o600)
+    for _ in range(2):
+        daemon.start()
+        eventually(lambda: {"job.hung", "job.slow_rank"} <= set(kinds(daemon, "j")))
+        assert kinds(daemon, "j").count("job.hung") == kinds(daemon, "j").count("job.slow_rank") == 1
+        daemon.kill()
 
 
 @pytest.mark.slow
@@ -207,6 +230,8 @@ def test_the_verdict_of_a_job_that_was_stopped_while_it_hung_says_so(daemon: Dae
     causes = [report["cause"], *report["otherCauses"]]
     assert [cause["kind"] for cause in causes] == ["hang", "stop"], causes
     assert causes[0]["text"].startswith("it hung: HUNG (spin)"), causes
+    assert (job.verdict.cause, job.verdict.cause_kind) == (causes[0]["text"], "hang")
+    assert f"{job.verdict.cause}\n" in daemon.cli("status", "j").stdout
     daemon.kill()
     daemon.restart()
     assert daemon.get("j").verdict == job.verdict
@@ -229,6 +254,12 @@ def test_of_little_confidence_nobody_is_stopped_and_that_is_reported(
     worked(daemon, cards, "j")
     spin(cards)
     eventually(lambda: "job.hang_not_acted" in kinds(daemon, "j"), 120)
+    before = set(daemon.root.job("j").folder.glob("stacks-*.json"))
+    daemon.kill()
+    daemon.restart()
+    eventually(lambda: verdict(daemon, "j") == "HUNG", 60)
+    eventually(lambda: set(daemon.root.job("j").folder.glob("stacks-*.json")) - before, 60, "they are taken again")
+    assert "hang" in daemon.cli("why", "j").stdout
     (told,) = [event for event in daemon.event_list("j") if event.kind == "job.hang_not_acted"]
     assert told.message.startswith("action stop skipped: confidence 0.")
     assert told.message.endswith(f"is below action_confidence, {least}")

@@ -107,10 +107,12 @@ def test_a_rank_that_computes_for_ever_is_waited_for_and_then_hung(on_stage: Sta
     for rank, card in enumerate(fake):
         (IDLE if rank == ODD else SPIN).on(card)
     assert watcher.wait("ddp", time.time(), told("HUNG"))
-    waiting, hung = watcher.changes["ddp"][-2:]
-    assert (waiting.verdict, hung.verdict, str(hung.kind)) == ("WAITING", "HUNG", "livelock")
-    assert waiting.ranks == hung.ranks == (ODD,)
-    assert "SUSPECT" not in {change.verdict for change in watcher.changes["ddp"]}
+    hung = watcher.changes["ddp"][-1]
+    waiting = [change for change in watcher.changes["ddp"] if change.verdict in ("WAITING", "SUSPECT")]
+    assert (hung.verdict, str(hung.kind)) == ("HUNG", "livelock")
+    assert waiting[-1].ranks == hung.ranks == (ODD,)
+    # Dumps that show it twice at one place make it SUSPECT: it may be a loop of C as well.
+    assert {str(change.kind) for change in waiting if change.verdict == "SUSPECT"} <= {"livelock"}
 
 
 @pytest.mark.slow

@@ -195,7 +195,7 @@ async def test_a_zombie_is_reported_as_one(start: Start):
     eventually(lambda: state_of(target.pid) == "Z")
     (found,) = (await take([target], deadline_s=20)).processes
     assert found.state == "Z"
-    assert lines(found)[0].startswith("has ended and is not waited for (Z)")
+    assert lines(found)[0].startswith("has ended, and its parent has not reaped it (Z)")
 
 
 async def test_an_ended_process_is_left_out_also_if_another_has_its_pid(start: Start):

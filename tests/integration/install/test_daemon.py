@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from muster.v1 import job_pb2
 from tests.chaos import passthrough
-from tests.conftest import BIN, Daemon, eventually
+from tests.conftest import BIN, Daemon, eventually, remove
 
 
 def musterd(*args: str, **kwargs: object) -> "subprocess.CompletedProcess[str]":
@@ -58,13 +58,13 @@ def test_a_daemon_that_cannot_be_reached_any_more_ends_and_the_next_one_takes_ov
     if removed == "socket":
         daemon.root.socket.unlink()
     else:
-        shutil.rmtree(daemon.root.run)
+        remove(daemon.root.run)
         second = musterd("--root", str(daemon.folder))
         assert second.returncode == 1 and f"(pid {daemon.pid}) writes to this state folder" in second.stderr
         assert f"kill {daemon.pid}" in second.stderr
     os.kill(daemon.pid, signal.SIGCONT)
     assert daemon.process is not None and daemon.process.wait(60) == 1
-    assert f"{daemon.root.socket}: was removed while musterd listened there" in daemon.stderr.read_text()
+    assert f"{daemon.root.socket}: was removed while musterd listened on it" in daemon.stderr.read_text()
     daemon.start()
     assert [rank.pid for rank in daemon.until_running("job").ranks] == ranks
     daemon.stop("job")
@@ -270,7 +270,7 @@ def test_events_resume_by_cursor_over_a_restart(daemon: Daemon) -> None:
     daemon.kill()
     daemon.start()
     daemon.run("sh", "-c", "exit 4", job_id="second")
-    daemon.wait("second")
+    daemon.explained("second")
     later = list(daemon.events.Watch(event_pb2.WatchRequest(cursor=cursor, no_follow=True), timeout=60))
     kinds = [(m.event.job_id, m.event.kind) for m in later if m.HasField("event") and m.event.job_id]
     assert kinds[0] == ("second", "job.accepted")

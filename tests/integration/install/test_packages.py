@@ -19,6 +19,16 @@ REPOSITORY = Path(__file__).parents[3]
 FOLDERS = ("agent", "supervisors", "probes")
 PACKAGES = (*FOLDERS, "proto/muster")
 PROGRAM = "supervisors/launch/creation/muster-spawn"
+THEIR_PROJECT = f"""
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "agent"
+version = "1"
+[tool.hatch.build.targets.wheel]
+packages = {list(FOLDERS)}
+"""
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packages")]
 
@@ -117,8 +127,16 @@ def test_it_works_by_itself(packages: tuple[Path, Path], kind: str, tmp_path: Pa
     (site,) = venv.glob("lib/python*/site-packages")
     # A folder on the path; an editable install of this tree would need that its own .pth were read.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    # Somebody's own packages of these names, in an editable project called agent, installed before or after.
+    theirs = str(tmp_path / "theirs")
+    for name in FOLDERS:
+        (tmp_path / "theirs" / name).mkdir(parents=True)
+        (tmp_path / "theirs" / name / "__init__.py").write_text("print('somebody else')\n")
+    (tmp_path / "theirs/pyproject.toml").write_text(THEIR_PROJECT)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python", venv / "bin/python")
-    run(*pip, "install", "--no-deps", "--no-index", "--no-build-isolation", package, PIP_CONSTRAINT="")
+    steps: list[tuple[str | Path, ...]] = [("-e", theirs), (package,)]
+    for step in steps if kind == "wheel" else reversed(steps):
+        run(*pip, "install", "--no-deps", "--no-index", "--no-build-isolation", *step, PIP_CONSTRAINT="")
     programs = venv / "bin"
     where = run(
         programs / "python", "-c", "import muster.agent; print(muster.agent.__file__)", cwd=tmp_path, PYTHONPATH=""
@@ -127,21 +145,19 @@ def test_it_works_by_itself(packages: tuple[Path, Path], kind: str, tmp_path: Pa
     shown = f"{muster.agent.__version__} ({said_build(packages[0])})"
     assert run(programs / "muster", "--version", cwd=tmp_path) == f"muster {shown}"
     assert run(programs / "musterd", "--version", cwd=tmp_path) == f"musterd {shown}"
-    # Somebody's own packages of these names, first on the import path, are neither run nor hidden from their program.
-    for name in FOLDERS:
-        (tmp_path / "theirs" / name).mkdir(parents=True)
-        (tmp_path / "theirs" / name / "__init__.py").write_text("print('somebody else')\n")
+    # Theirs are neither run nor hidden from their program: installed, and first on the import path.
     (tmp_path / "root").mkdir()
     (tmp_path / "root/musterd.toml").write_text('[checks]\npolicy = "off"\n[health]\npolicy = "off"\n')
     root = str(tmp_path / "root")
+    look = ("muster", "run", "--standalone", "--", str(programs / "python"), "-c", "import agent")
+    assert "somebody else" in run(programs / look[0], *look[1:], cwd=tmp_path, MUSTER_ROOT=root, PYTHONPATH="")
     for expected, *command in (
         ("musterd.toml", "musterd", "--check-config"),
         ("hello", "muster", "run", "--standalone", "--ranks", "2", "--", "echo", "hello"),
-        ("somebody else", "muster", "run", "--standalone", "--", str(programs / "python"), "-c", "import agent"),
+        ("somebody else", *look),
         ("kernel-log", "muster", "check", "--list"),
         ('"item": "dns"', "muster", "check", "dns", "-o", "json"),
     ):
-        theirs = str(tmp_path / "theirs")
         said = run(programs / command[0], *command[1:], cwd=tmp_path, MUSTER_ROOT=root, PYTHONPATH=theirs)
         assert expected in said and (expected == "somebody else" or "somebody else" not in said)
     with zipfile.ZipFile(packages[0]) as wheel:

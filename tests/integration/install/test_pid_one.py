@@ -78,7 +78,9 @@ def make_init() -> Iterator[Callable[..., Init]]:
     with contextlib.ExitStack() as stack:
 
         def make(*command: str, config: str = "") -> Init:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="m-", dir="/tmp")))
+            folder = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="m-", dir="/tmp", ignore_cleanup_errors=True))
+            )
             init = Init(folder, config)
             init.musterd = [*NAMESPACE, *(command or [str(BIN / "musterd")])]
             stack.callback(ended, init)
@@ -116,8 +118,8 @@ def test_it_waits_for_orphans_and_not_for_what_others_wait_for(make_init: Callab
     killed, whose zombie tells its successor how it ended."""
     init = make_init(config='[notify]\ncommand = ["/bin/sh", "-c", "exit 0"]\n')
     init.start()
-    job = init.run("sh", "-c", "echo up; read line < $GO; exit 7", job_id="x", env={"GO": str(init.folder / "go")})
     os.mkfifo(init.folder / "go")
+    job = init.run("sh", "-c", "echo up; read line < $GO; exit 7", job_id="x", env={"GO": str(init.folder / "go")})
     eventually(lambda: b"up" in init.output(job), 60)
     enter = ["nsenter", "-t", str(init.init), "-p", "-m"]
     orphans = 'for i in 1 2 3; do sh -c "sleep 0.2 & exec true"; done; echo done'
@@ -140,7 +142,7 @@ def test_it_waits_for_orphans_and_not_for_what_others_wait_for(make_init: Callab
 @needs_namespaces
 def test_muster_run_as_pid_1_waits_for_orphans_too(tmp_path: Path) -> None:
     """Of the container; and not for a rank whose supervisor and nursery were killed, nor for its own daemon."""
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         go = tmp_path / "go"
         os.mkfifo(go)
         words = [*NAMESPACE, str(BIN / "muster"), "run", "--standalone", "--skip-check", "--job-id", "x", "--"]
@@ -239,7 +241,7 @@ def test_a_read_only_root_no_capabilities_and_a_user_without_a_name(make_init: C
 def test_the_entrypoint_of_a_pod(ends: str) -> None:
     """Without rights and with one folder to write in; the kubelet's SIGTERM, and the message that it reads."""
     uid = 12345
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         message = folder / "termination-log"
         message.touch()

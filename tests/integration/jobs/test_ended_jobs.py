@@ -233,7 +233,7 @@ def test_a_kill_in_the_middle_of_collecting_leaves_nothing_half(make_daemon: Mak
     daemon = make_daemon("[jobs]\nkeep_ended = 0\n")
     ended(daemon)
     daemon.kill()
-    copies(daemon, "model", 150)
+    names = copies(daemon, "model", 150)
     daemon.config.write_text(daemon.config.read_text().replace("keep_ended = 0", "keep_ended = 2"))
     whole = {"spec.json", "journal"}
     here = on_disk(daemon)
@@ -248,6 +248,8 @@ def test_a_kill_in_the_middle_of_collecting_leaves_nothing_half(make_daemon: Mak
     daemon.restart()
     eventually(lambda: len(on_disk(daemon)) == 2, 90, "the next start goes on")
     assert listed(daemon) == on_disk(daemon)
+    told = {event.job_id for event in daemon.event_list() if event.kind == "job.collected"}
+    assert told == {"model", *names} - on_disk(daemon), "each is told of, whenever the daemon was killed"
 
 
 # --- whatever is left -------------------------------------------------------------------------------------------------

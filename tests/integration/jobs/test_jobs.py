@@ -38,6 +38,7 @@ def test_all_ranks_succeed(daemon: Daemon) -> None:
     assert job.state == job_pb2.JOB_STATE_SUCCEEDED
     assert job.verdict.exit_code == 0
     assert job.verdict.recommendation == job_pb2.RECOMMENDATION_NONE
+    assert daemon.root.job_log("good", 0).read_text().count("[muster] pre-check: left out: ") == 1
     for rank in job.ranks:
         assert (rank.outcome, rank.exit_code) == (job_pb2.RANK_OUTCOME_EXITED, 0)
         assert Path(rank.log_path).name == f"good-proc-rank-{rank.rank}-device-{rank.device}.txt"

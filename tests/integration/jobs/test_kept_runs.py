@@ -6,11 +6,14 @@ import signal
 import socket
 import subprocess
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from muster.agent.cli.client import kept_runs
+from muster.supervisors.paths import Root
 from tests.conftest import BIN, Daemon, eventually
 from tests.unit.supervision import small_disk
 
@@ -111,9 +114,47 @@ def test_the_newest_are_kept(place: Place) -> None:
 
 def test_logs_in_a_folder_of_the_users_stay_there(place: Place, short_tmp: Path) -> None:
     logs = short_tmp / "logs"
+    logs.mkdir()
+    other = logs / "x-muster-y-proc-rank-0-device-0.txt"
+    other.write_text("of job x-muster-y")
     place.run("x", "echo hello; exit 1", "--log-dir", str(logs))
     assert (logs / "x-proc-rank-0-device-0.txt").read_text() == "hello\n"
     assert place.muster("logs", "x").stdout == "hello\n"
+    kept = {path.name for path in (place.kept("x") / "log").iterdir()}
+    assert {"x-proc-rank-0-device-0.txt", "x-muster-0.log"} <= kept and other.name not in kept
+
+
+def test_a_run_that_is_stopped_names_the_folder_that_it_was_given(place: Place, short_tmp: Path) -> None:
+    logs = short_tmp / "logs"
+    words = (MUSTER, "run", "--standalone", "--skip-check", "--job-id", "x", "--log-dir", str(logs), "--")
+    command = (*words, "sh", "-c", "echo up; exec sleep 1000")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=place.env, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.terminate()
+        _, said = process.communicate(timeout=100)
+    assert f"muster: the logs of the ranks are in {logs}\n" in said
+
+
+def test_another_node_that_tidies_the_same_log_folder_is_no_reason_to_keep_nothing(
+    place: Place, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.run("x", "echo hello; exit 1")
+    found, logs_of = place.kept("x"), kept_runs.logs_of
+
+    def listed(log: Path, job_id: str) -> Iterator[Path]:
+        removed = log / "x-proc-rank-8-device-0.idx"  # of that node
+        removed.touch()
+        names = list(logs_of(log, job_id))
+        assert removed in names
+        removed.unlink()
+        return iter(names)
+
+    monkeypatch.setattr(kept_runs, "logs_of", listed)
+    monkeypatch.setenv(kept_runs.VARIABLE, str(short_tmp / "again"))
+    kept = kept_runs.keep(Root(found / "run", found / "state", found / "log"), logs_stay=True, succeeded=False)
+    assert kept is not None and (kept.log / "x-proc-rank-0-device-0.txt").read_text() == "hello\n"
 
 
 def test_what_the_job_put_among_its_logs_is_kept_whole(place: Place) -> None:

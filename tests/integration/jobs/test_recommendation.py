@@ -395,7 +395,25 @@ def test_it_survives_the_daemon_and_is_reported_once(daemon: Daemon, tmp_path: P
     daemon.start()
     after = daemon.get("x")
     assert (after.verdict.cause, action(after)) == (before.verdict.cause, ELSEWHERE)
-    assert after.verdict.explained and len(explained(daemon, "x")) == 1
+    assert after.verdict.explained
+    eventually(lambda: len(explained(daemon, "x")) == 1)
+
+
+def test_a_daemon_that_was_killed_before_it_told_of_the_explanation(daemon: Daemon, tmp_path: Path) -> None:
+    """Its successor tells of it, and no other one does again."""
+    for name in ("older", "x"):
+        fails(daemon, tmp_path, name, SAID["ecc"][1])
+    daemon.kill()
+    (segment,) = daemon.root.events.glob("*.log")
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(b"".join(line for line in lines if b"job.explained" not in line))
+    for _ in range(2):
+        daemon.root.job("older").explained.unlink()
+        daemon.start()
+        eventually(partial(is_explained, daemon, "older"))  # after the newer one
+        (event,) = explained(daemon, "x")
+        assert event.attributes["recommendation"] == ELSEWHERE
+        daemon.kill()
 
 
 def test_a_job_that_failed_while_no_daemon_ran(daemon: Daemon, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The report of a job as a person sees it: in Chromium, light and dark, wide and narrow, on paper, without a script."""
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -48,6 +49,33 @@ CONTRAST = """(() => {
   return least;
 })()"""
 
+#: The least contrast of what has a meaning in a picture with what is behind it: WCAG wants 3.
+PICTURE_CONTRAST = """(() => {
+  const light = text => {
+    const [x, y, z] = text.match(/[\\d.]+/g).slice(0, 3).map(v =>
+      (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const probe = document.body.appendChild(document.createElement("i"));
+  const of = name => { probe.style.color = `var(--${name})`; return light(getComputedStyle(probe).color); };
+  let least = [99, ""];
+  const names = "edge mid odd culprit also done failed victim stopped lost running suspect hung step grave mark link";
+  for (const name of names.split(" ")) for (const behind of ["bg", "soft"]) {
+    const [a, b] = [of(name), of(behind)], ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < least[0]) least = [ratio, `${name} on ${behind}`];
+  }
+  probe.remove();
+  return least;
+})()"""
+#: What has the focus: a name for it, whether one sees that it has it, and whether it is on the screen.
+FOCUSED = """(() => {
+  const one = document.activeElement, look = getComputedStyle(one), box = one.getBoundingClientRect();
+  const seen = look.outlineStyle === "solid" && parseFloat(look.outlineWidth) >= 2;
+  return [one.tagName, seen, box.bottom > 0 && box.top < innerHeight];
+})()"""
+#: Roles that a screen reader announces with a name, or with nothing.
+NAMED = frozenset({"button", "combobox", "DisclosureTriangle", "image", "link", "region", "slider", "status", "table"})
+
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -87,6 +115,9 @@ def test_a_page_is_whole_quiet_and_legible(
     # No last cell of a table is so narrow that it stands upright.
     cells = "[...document.querySelectorAll('details[open] td:last-child')].filter(c => c.innerText.length > 4)"
     assert browser.value(f"{cells}.every(c => c.clientWidth > c.clientHeight)")
+    # And of a table with sentences no cell is beside the screen.
+    cells = "[...document.querySelectorAll('details[open] .sentences td')]"
+    assert browser.value(f"{cells}.every(c => c.getBoundingClientRect().right <= innerWidth)")
     for curve in drawn:
         assert browser.value(f"document.querySelectorAll('#t-{curve} table').length") == 2
     assert browser.value("new Set([...document.querySelectorAll('[id]')].map(e => e.id)).size") == browser.value(
@@ -123,6 +154,9 @@ def test_a_failed_job_begins_with_the_verdict_and_shows_the_culprit(browser: Bro
     assert "Xid 79" in _text(browser, "#t-node")
     assert re.search(r"\tthe job is being ended: ", _text(browser, "#t-events"))
     assert "Reboot; if it happens again" in _text(browser, "#verdict ol")
+    # What it took of the cards; and when the page was made, which may be long after.
+    assert _text(browser, ".facts > :last-child") == "card hours\n6.69, 89 % utilization"
+    assert re.search(r" at 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d, times are UTC", _text(browser, "footer"))
 
 
 def test_the_last_minutes_of_a_long_job_are_drawn_once_more(browser: Browser, pages: dict[str, Path]) -> None:
@@ -166,6 +200,10 @@ def test_bars_and_curves_stand_where_they_belong_on_one_axis(browser: Browser, p
     assert len({tuple(one) for one in browser.value(places)}) == 1  # one axis
     bars = browser.value("[...document.querySelectorAll('.lane.thin')][0].querySelectorAll('.bar').length")
     assert bars == 3
+    # Times of the head say which attempt they are of; the cards were held by all three.
+    facts = _text(browser, ".facts").split("\n")
+    assert "attempt 2 ran for" in facts and "ran for" not in facts
+    assert facts[facts.index("card hours") + 1] == "3.58, 1.92 of them in attempts that failed, 89 % utilization"
     assert browser.value("document.querySelectorAll('.rows .bar').length") == 12
     # The pause of five minutes in the readings is a gap: the median has two parts.
     path = browser.value("document.querySelector('[data-plot=utilization] .mid').getAttribute('d')")
@@ -328,6 +366,63 @@ def test_colours_differ_in_lightness_too(browser: Browser, pages: dict[str, Path
     assert min(abs(failed - victim), abs(failed - done), abs(failed - hung)) > 20
 
 
+def accessible(browser: Browser) -> None:
+    """A screen reader and a keyboard get to all that the page, which is shown, has."""
+    levels = browser.value("[...document.querySelectorAll('h1, h2, h3')].map(h => Number(h.tagName[1]))")
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    # Each picture has a table behind it, to which a link beside it leads.
+    pictures = "[...document.querySelectorAll('.lane:not(.axis)')]"
+    there = "document.querySelector(l.querySelector('.to-table').hash + ' table') !== null"
+    tables = f"{pictures}.map(l => [l.innerText, {there}])"
+    assert [text for text, there in browser.value(tables) if not there] == []
+    unnamed, found = [], set()
+    browser.call("Accessibility.enable")
+    for node in browser.call("Accessibility.getFullAXTree")["nodes"]:
+        role = node.get("role", {}).get("value")
+        if not node["ignored"] and role in NAMED:
+            found.add(role)
+            unnamed += [node] if not node.get("name", {}).get("value", "").strip() else []
+    browser.call("Accessibility.disable")
+    assert unnamed == [] and found == NAMED
+    # The key Tab goes once over all of them.
+    hidden = "one.closest('[hidden], details:not([open]) > :not(summary)')"
+    reached = "'a[href], button, select, input, summary, [tabindex]'"
+    count = browser.value(f"[...document.querySelectorAll({reached})].filter(one => !{hidden}).length")
+    for _ in range(count):
+        browser.key("Tab")
+        tag, seen, on_screen = browser.value(FOCUSED)
+        assert tag != "BODY" and seen and on_screen, browser.value("document.activeElement.outerHTML.slice(0, 200)")
+    browser.key("Tab")  # the browser begins anew, with a pause or without one
+    assert browser.value("document.activeElement.matches('body, .skip')")
+
+
+@pytest.mark.parametrize("name", ["hung", "overnight"])
+def test_a_screen_reader_and_a_keyboard_reach_all(browser: Browser, pages: dict[str, Path], name: str) -> None:
+    browser.show(pages[name])
+    accessible(browser)
+    # What has the focus is used with Enter.
+    browser.value("document.querySelector('.to-table[href=\"#t-bars\"]').focus()")
+    browser.key("Enter", "\r")
+    assert browser.value("document.getElementById('t-bars').open && location.hash") == "#t-bars"
+    browser.value("document.querySelector('#t-ranks summary').focus()")
+    browser.key("Enter", "\r")
+    assert browser.value("document.getElementById('t-ranks').open")
+    browser.value("document.querySelector('[data-do=in]').focus()")
+    browser.key("Enter", "\r")
+    count = browser.value("JSON.parse(document.getElementById('data').textContent).axis[2]")
+    view = "document.querySelector('[data-plot=power] svg').getAttribute('viewBox').split(' ').map(Number)[2]"
+    assert browser.value(view) == count / 2
+    assert browser.problems() == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_what_is_drawn_stands_out_from_what_is_behind_it(browser: Browser, pages: dict[str, Path], dark: bool) -> None:
+    browser.show(pages["healthy"], dark=dark)
+    ratio, which = browser.value(PICTURE_CONTRAST)
+    assert ratio >= 3, which
+
+
 @pytest.mark.slow
 def test_three_days_of_a_node_show_its_jobs_over_the_cards_and_what_was_wrong(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
@@ -341,6 +436,8 @@ def test_three_days_of_a_node_show_its_jobs_over_the_cards_and_what_was_wrong(
         assert browser.value("document.documentElement.scrollWidth") == width
         ratio, text = browser.value(CONTRAST)
         assert ratio >= 4.5, text
+    browser.show(page)
+    accessible(browser)
     headline = "1 condition now, 1 of them critical; 5 jobs in 3 days, 1 of them failed; 2 with underused cards"
     assert _text(browser, ".headline") == headline
     # A bar for each job and card: that of the failed job on all of them, the others beside and behind each other.

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyte")
 from tests.conftest import BIN, Daemon
-from tests.screen import Screen
+from tests.screen import PATIENCE_S, Screen
 
 MUSTER = str(BIN / "muster")
 #: Makes a progress bar, and waits in the middle of it for the file.
@@ -45,6 +45,22 @@ def test_a_line_stands_below_a_progress_bar_and_is_gone_in_the_end(shared: Daemo
         # Not behind a line that has not ended.
         assert terminal.lines[-2:] == ["red", "muster: job bar SUCCEEDED: rank 0 exited with code 0"]
         assert not any("RUNNING" in line for line in terminal.lines)
+
+
+def test_before_the_ranks_run_and_wait_show_the_last_line_of_a_step(shared: Daemon, tmp_path: Path) -> None:
+    go, step = tmp_path / "go", tmp_path / "prepare.sh"
+    step.write_text(f"echo unpacking shard 7 of 9\nuntil [ -e {go} ]; do sleep 0.05; done\n")
+    command = [MUSTER, "run", "--skip-check", "--job-id", "prepared", "--pre-start", str(step), "--", "true"]
+    with Screen(command, env=_of(shared)) as terminal:
+        line = r"PREPARING  pre_start  .*s  unpacking shard 7 of 9"
+        terminal.until(lambda seen: re.fullmatch(line, seen[-1]))
+        with Screen([MUSTER, "wait", "prepared"], env=_of(shared)) as waiting:
+            while not re.match(line, "".join(waiting.lines)):
+                assert waiting.read(PATIENCE_S)
+            go.touch()
+            assert waiting.end() == 0 and waiting.lines == ["prepared SUCCEEDED"]
+        assert terminal.end() == 0
+        assert not any("unpacking" in line for line in terminal.lines)
 
 
 def test_a_shell_gets_a_clean_terminal_with_ctrl_z_and_the_line_is_back_with_fg(shared: Daemon, tmp_path: Path) -> None:
@@ -108,3 +124,17 @@ def test_top_shows_a_rank_at_a_key_and_leaves_the_terminal_as_it_was(shared: Dae
         assert terminal.raw.endswith(b"\x1b[?1049l")
         assert termios.tcgetattr(terminal.slave) == before
     shared.stop("keys", grace_s=0)
+
+
+@pytest.mark.slow
+def test_top_says_that_a_daemon_is_away_and_goes_on_with_the_next(daemon: Daemon) -> None:
+    with Screen([MUSTER, "top"], 80, 24, env=_of(daemon)) as terminal:
+        terminal.until(lambda seen: seen[0].startswith("muster top") and "j job" in seen[-1])
+        daemon.kill()
+        terminal.until(lambda seen: seen[1].startswith("NO ANSWER for "))
+        daemon.start()
+        terminal.until(lambda seen: not seen[1].startswith("NO ANSWER"))
+        daemon.kill()
+        terminal.until(lambda seen: seen[1].startswith("NO ANSWER for "))
+        terminal.type(b"q")  # keys have their effect all the time
+        assert terminal.end() == 0

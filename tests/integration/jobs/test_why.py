@@ -84,7 +84,7 @@ def test_the_root_is_in_the_output_of_a_victim(shared: Daemon, tmp_path: Path) -
         ("code", "exit 3", ("unknown", "", "none")),
         ("segv", "kill -SEGV $$", ("job", "", "low")),
         ("kill", "kill -KILL $$", ("unknown", "", "low")),
-        ("child", "sh -c 'kill -BUS $$'", ("job", "", "low")),
+        ("child", "sh -c 'kill -BUS $$'", ("job", "bus-error", "medium")),  # the shell says so
         ("nospace", "echo 'OSError: [Errno 28] No space left on device'; exit 1", ("storage", "no-space", "high")),
         ("args", "echo 'train.py: error: unrecognized arguments: --x'; exit 2", ("job", "usage", "high")),
     ],

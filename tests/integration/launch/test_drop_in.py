@@ -122,7 +122,7 @@ class Place:
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield Place(Path(folder))
 
 

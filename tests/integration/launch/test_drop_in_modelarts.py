@@ -23,7 +23,7 @@ from tests.integration.launch.tables import DUMP, ONE, TWO, TWO_CONVERTED, chang
 @pytest.fixture
 def container() -> Iterator[Path]:
     """Folders of a container of the platform, with a table that is not completed yet."""
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         for name in ("mount/log", "here", "tmp"):
             (root / name).mkdir(parents=True)

@@ -43,7 +43,7 @@ def cancelled(
 ) -> tuple[float, int, str, str, str]:
     """A job of two ranks that `cancel` is called for (with its Slurm id) once both are up; `more`: variables of srun.
     Seconds from then to its end, exit code of srun, its stdout and stderr, and muster's own log of the job."""
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         muster = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "--job-id", "x", "--ranks", "2"]
         words = [slurm.find("srun") or "srun", "--mpi=none", "-n1", *muster, "--", "sh", "-c", script]
         env = {name: value for name, value in cluster.env.items() if not name.startswith("MUSTER_")}
@@ -119,7 +119,7 @@ def test_sigterm_twice_as_at_a_time_limit(cluster: Cluster) -> None:
 
 def test_the_job_has_slurms_id(cluster: Cluster) -> None:
     """One muster on the step's one node; its options say nothing of the job."""
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         env = {name: value for name, value in cluster.env.items() if not name.startswith("MUSTER_")}
         muster = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "-q"]
         words = [*cluster.srun("-n1", *muster), "--", "sh", "-c", "echo $MUSTER_JOB_ID $SLURM_JOB_ID $WORLD_SIZE"]
@@ -150,7 +150,7 @@ def on_both(cluster: Cluster, script: str, *options: str) -> "subprocess.Complet
     muster = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "--ranks", "2", "--", "sh", "-c", script]
     words = cluster.srun("-N2", "--ntasks-per-node=1", *options, *muster)
     env = {name: value for name, value in cluster.env.items() if not name.startswith("MUSTER_")}
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         more = {"TMPDIR": folder, "XDG_STATE_HOME": folder}
         return subprocess.run(words, env=env | more, capture_output=True, text=True, timeout=120, check=False)
 

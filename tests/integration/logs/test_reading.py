@@ -181,8 +181,8 @@ def test_nothing_is_lost_behind_a_tail_of_no_lines(daemon, tmp_path):
     shown: list[bytes] = []
 
     class Noticed(DaemonConnection):
-        def stream(self, method: Any, request: Any, *, quiet: bool = False) -> Iterator[Any]:
-            for message in super().stream(method, request, quiet=quiet):
+        def stream(self, method: Any, request: Any, **how: Any) -> Iterator[Any]:
+            for message in super().stream(method, request, **how):
                 yield message
                 begun.set()
 

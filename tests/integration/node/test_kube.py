@@ -3,7 +3,9 @@ it does where the server refuses, changes, breaks off or never answers."""
 
 import contextlib
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -192,6 +194,47 @@ def test_a_refusal_is_printed_with_its_remedy_and_tried_again(
     eventually(lambda: loop.has_said("takes changes again"))
 
 
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"null",
+        b"<html>Sign in</html>",
+        b"[]",
+        b"{}",
+        b'{"kind": "Node", "metadata": null}',
+        b'{"kind": "Node", "metadata": {"name": "another", "resourceVersion": "9"}}',
+        b'{"metadata": {"name": "gpu-7", "resourceVersion": "9"}, "status": {"conditions": 7}}',
+        b'{"type": "MODIFIED", "object": null}\n{"type": "MODIFIED"}\n',
+    ],
+)
+def test_an_answer_that_is_no_node_is_never_taken_for_one(
+    api: KubeApi, looping: Callable[..., Looping], garbage: bytes
+) -> None:
+    """As of a proxy: to reads, writes and watches, and in the middle of them. It would be a node that carries no marks,
+    or a write that never was."""
+    loop = looping()
+    eventually(lambda: labelled(api) == "true" and api.watchers)
+    api.fault = lambda method, path: garbage
+    asked = len(api.asked)
+    api.end_watches()
+    loop.verdict = SICK
+    eventually(lambda: loop.has_said("cannot patch node gpu-7", "answer"))
+    eventually(lambda: ("GET", "/api/v1/nodes/gpu-7") in api.asked[asked:], message="read anew")
+    assert labelled(api) == "true" and not loop.has_said(OURS), loop.said
+    watches = sum(path.endswith("?watch") for _, path in api.asked[asked:])
+    assert watches <= 3, "a watch that ends at once is not begun again at once"
+    api.fault = lambda method, path: None
+    eventually(lambda: is_sick(api) and labelled(api) == "false")
+    eventually(lambda: loop.has_said("takes changes again"))
+
+
+def test_what_stands_before_the_server_may_ask_for_minutes_not_for_years(api: KubeApi, tmp_path: Path) -> None:
+    api.fault = lambda method, path: (429, {"Retry-After": "9" * 400})
+    with pytest.raises(node_api.KubeFailed) as failure:
+        NodeApi("gpu-7", str(api.kubeconfig(tmp_path))).read()
+    assert 0 < failure.value.retry_after <= 3600
+
+
 def test_a_watch_that_breaks_or_is_too_old_is_begun_anew(api: KubeApi, looping: Callable[..., Looping]) -> None:
     loop = looping()
     eventually(lambda: labelled(api) == "true" and api.watchers)
@@ -239,9 +282,22 @@ def test_a_server_that_never_answers_is_given_up(
     api.fault = hang
     loop = looping()
     assert stuck.wait(60)
-    eventually(lambda: loop.has_said("cannot patch", "timed out"))
+    eventually(lambda: loop.has_said("cannot patch", "the API server did not answer in time: see whether"))
     answer.set()
     eventually(lambda: labelled(api) == "true")
+
+
+def test_the_end_that_keeps_all_waits_for_no_server(
+    api: KubeApi, looping: Callable[..., Looping], tmp_path: Path
+) -> None:
+    loop = looping()
+    eventually(lambda: labelled(api) == "true")
+    asked: list[str] = []
+    loop.loop.end()
+    loop.thread.join(60)
+    api.fault = lambda method, path: asked.append(path)
+    loop.loop.leave("keep")
+    assert asked == []
 
 
 @pytest.mark.parametrize(
@@ -321,7 +377,7 @@ def test_the_command_follows_the_daemon(make_daemon: Callable[..., Daemon], api:
         assert kube.wait(60) == 0
         assert kube.stdout is not None
         said = kube.stdout.read()
-    assert "condition MusterNodeProblem is Unknown: muster kube has ended" in said, said
+    assert "condition MusterNodeProblem is Unknown: muster kube has exited" in said, said
     assert api.condition()["status"] == "Unknown" and api.taints() == [OTHERS]
 
 
@@ -351,6 +407,18 @@ def test_without_the_library(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1 and "pip install 'muster-agent[kubernetes]'" in done.stderr, done.stderr
+
+
+def test_no_server_listens(api: KubeApi, tmp_path: Path) -> None:
+    file = api.kubeconfig(tmp_path)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and nobody listens
+        text = re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{closed.getsockname()[1]}", file.read_text())
+        file.write_text(text)
+        words = [str(BIN / "muster"), "kube", "--node", "gpu-7", "--once", "--kubeconfig", str(file)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "no connection to the API server: [Errno 111]" in done.stderr, done
+    assert "check its address" in done.stderr
 
 
 def test_no_cluster(tmp_path: Path) -> None:

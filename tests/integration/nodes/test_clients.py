@@ -49,7 +49,12 @@ def test_the_gang_scheduler_takes_fit_nodes_and_tries_again(make_daemon: Callabl
 def test_the_json_of_the_page_goes_through_reflection(daemon: Daemon) -> None:
     """As grpcurl sends it, which has no files of ours."""
     channel: Any = daemon.channel
-    pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
+    database = ProtoReflectionDescriptorDatabase(channel)
+    with pytest.raises(KeyError):
+        database.FindFileContainingSymbol("muster.v1.JobService.NoMethod")
+    (described,) = re.findall(r"\$M describe (\S+)", PAGE.read_text())
+    assert "JobService" in {service.name for service in database.FindFileContainingSymbol(described).service}
+    pool = DescriptorPool(database)
     answers: dict[str, list[Any]] = {}
     for sent, service, name in re.findall(r"-d '(.+)' \$M (\S+)/(\S+)", PAGE.read_text()):
         method = pool.FindServiceByName(service).methods_by_name[name]

@@ -345,7 +345,7 @@ def test_a_held_job_can_be_stopped(daemon: Daemon) -> None:
         (["--hosts", "a", "--", "true"], "TCP needs a certificate"),
         (["--hosts", "unix:/a", "--hosts-file", "x", "--", "true"], "give only one"),
         (["--hosts", "unix:/a", "--standalone", "--", "true"], "not together with --hosts"),
-        (["--hosts", "unix:/a", "--node-rank", "1", "--", "true"], "--hosts says which nodes"),
+        (["--hosts", "unix:/a", "--node-rank", "1", "--", "true"], "--hosts already names the nodes"),
         (["--hosts-file", "/nonexistent", "--", "true"], "cannot read /nonexistent"),
         (["--hosts", "a@unix:/x,a@unix:/y", "--", "true"], "the name 'a' is given twice"),
         (["--hosts", "a@unix:/x,b@unix:/x", "--", "true"], "is given twice"),
@@ -387,8 +387,15 @@ def test_why_names_the_node_that_failed_first(own_nodes: list[Daemon]) -> None:
     found = json.loads(muster("why", "j", *hosts(own_nodes), "-o", "json").stdout)
     assert [one["node"] for one in found["first"]] == ["node2"]
     assert found["first"][0]["report"]["jobId"] == "j.r1"
-    unknown = muster("why", "none", *hosts(own_nodes))
-    assert unknown.returncode == 3 and "no report of job none" in unknown.stderr
+    for word in ("why", "report"):
+        unknown = muster(word, "none", *hosts(own_nodes))
+        assert unknown.returncode == 3 and "no report of job none" in unknown.stderr
+    done = muster("report", "j", *hosts(own_nodes), "-o", "json")
+    assert done.returncode == 0 and "the report lacks a node: node0: no daemon at" in done.stderr, done.stderr
+    report = json.loads(done.stdout)
+    assert report["jobId"] == "j.r1" and report["node"] == "node1, node2"
+    assert report["said"]["headline"].startswith("First failed node2: ")
+    assert "of 3 nodes of the job 1 have no report here" in report["unknown"]
 
 
 #: Gives what it runs an /etc of its own, in which all programs have a library loaded first.

@@ -21,7 +21,7 @@ import pytest
 
 from muster.supervisors.model import journal
 from muster.v1 import job_pb2
-from tests.conftest import BIN, Daemon, alive, eventually
+from tests.conftest import BIN, Daemon, alive, eventually, remove
 
 NOBODY = 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who is to be fooled")
@@ -33,7 +33,7 @@ def place() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o755)
     yield folder
-    shutil.rmtree(folder)
+    remove(folder)
 
 
 def as_nobody(script: str, *words: object) -> None:

@@ -84,10 +84,13 @@ def test_files_of_the_code_prepare_the_ranks(shared: Daemon, tmp_path: Path) -> 
     named = str(here / "demo-code" / "ma-pre-start.sh")
     start(shared, "named", code=f"file://{code}", pre_start=named, env={"MA_JOB_DIR": str(tmp_path)}, **common)
     start(shared, "left", code=f"file://{code}", **common)
+    start(shared, "here", boot_files=True, **common | {"workdir": str(code)})
+    start(shared, "not", **common | {"workdir": str(code)})
     platform = {"MA_VJ_NAME": "ma-job-7", "MA_JOB_DIR": f"{tmp_path}/user-job-dir"}
     words = (sys.executable, f"{tmp_path}/user-job-dir/demo-code/train.py")
     start(shared, "platform", code=f"file://{code}", boot_files=True, env=platform, command=words, max_restarts=1)
     at = {"beside": f"{here} True", "named": f"{tmp_path} False", "left": "None False"}
+    at |= {"here": f"{tmp_path} True", "not": "None False"}
     for job_id, told in (at | {"platform": f"{tmp_path}/user-job-dir True"}).items():
         job = shared.wait(job_id)
         assert job.state == SUCCEEDED, job
@@ -164,7 +167,7 @@ def test_inputs_that_cannot_be_copied_leave_nothing_behind(shared: Daemon, tmp_p
     else:
         bad.write_text("bad")
         (here / "b" / "bad").mkdir(parents=True)
-        said = f"{here}/b/bad: is a folder, where a file is to be copied to"
+        said = f"{here}/b/bad: is a folder, but a file is to be copied there: give another path"
     before = below(here)
     job_id = "bad-" + trouble.replace(" ", "-")
     inputs = {"a": f"file://{good}", "b/": f"file://{bad}"}

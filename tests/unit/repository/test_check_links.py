@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.check_links import dead_links
+from scripts.check_links import dead_links, with_titles
 
 #: Put together, so that this file does not name it.
 ABSENT = "/".join(("docs", "none.md"))
@@ -37,6 +37,12 @@ def test_links_that_lead_somewhere(checkout: Path, text: str) -> None:
         ("README.md", "[a](pages/none.md)", "README.md: the link pages/none.md leads nowhere"),
         ("README.md", "[a](pages/a.md#none)", "README.md: the link pages/a.md#none names no heading of pages/a.md"),
         ("README.md", "[a](#none)", "README.md: the link #none names no heading of README.md"),
+        (
+            "README.md",
+            "[a.md](pages/a.md#the-table-of-it)",
+            "README.md: the text of [a.md](pages/a.md#the-table-of-it) is the name of a file: "
+            "write 'Page A: the table of it' (--titles does)",
+        ),
         ("README.md", "The rule is in `agent/none.py`.", "README.md: there is no agent/none.py"),
         ("README.md", "The room `agent/none/`.", "README.md: there is no agent/none/"),
         ("x.py", f"#: {ABSENT} has it.", f"x.py: there is no {ABSENT}"),
@@ -45,3 +51,11 @@ def test_links_that_lead_somewhere(checkout: Path, text: str) -> None:
 def test_links_that_lead_nowhere(checkout: Path, name: str, text: str, said: str) -> None:
     (checkout / name).write_text(text)
     assert said in dead_links(checkout)
+
+
+def test_titles_replace_names_of_files_as_texts_of_links(checkout: Path) -> None:
+    fence = "```sh\n[a.md](pages/a.md)\n```\n"
+    text = f"[`a.md`](pages/a.md), [pages/a.md](pages/a.md#twice)\n\n{fence}\n[words](pages/a.md) [c](x.py)\n"
+    assert with_titles(text, checkout) == (
+        f"[Page A](pages/a.md), [Page A: twice](pages/a.md#twice)\n\n{fence}\n[words](pages/a.md) [c](x.py)\n"
+    )

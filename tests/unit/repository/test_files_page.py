@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.telemetry.history.history_store import FILE as HISTORY
 from muster.supervisors.paths import JobPaths, Root
 
 ROOT = Path(__file__).parents[3]
@@ -39,9 +38,10 @@ def names() -> list[str]:
         "ID.gaps": "RUN/counts/<id>.gaps/<n>",
         NODE.nursery_socket.name: "RUN/nursery-<code>.sock",
         NODE.nursery_lock.name: "RUN/nursery-<code>.sock`, `.lock`",
+        NODE.rehearsal.name: "RUN/nursery-<code>.rehearsal/",
     }
     found = [variable.get(path.name, path.name) for path in [*properties(NODE), *properties(JOB), *made]]
-    return sorted({*found, HISTORY})
+    return sorted(set(found))
 
 
 def test_there_are_names() -> None:

@@ -1,11 +1,17 @@
 """What a page may show for what is printed, and which blocks of a page are run."""
 
+import re
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import click
 import pytest
 
+from muster.agent.cli.main import cli
 from scripts.documentation import pages
 from scripts.documentation.comparison import differs
+from scripts.documentation.try_pages import every_page
 
 
 @pytest.mark.parametrize(
@@ -106,3 +112,51 @@ def test_faults_of_a_page(tmp_path: Path, text: str, fault: str) -> None:
 
 def test_a_list_goes_on_indented(tmp_path: Path) -> None:
     assert page(tmp_path, "- a\n\n    still a\n\n  ```toml\n  b = 1\n  ```\n").faults == []
+
+
+def refused(words: Sequence[str]) -> str:
+    """What `muster WORDS` says of a command or an option that it does not have."""
+    command: click.Command = cli
+    context, left = click.Context(cli), list(words)
+    try:
+        while isinstance(command, click.Group):
+            if command.name == "check" and left[:1] not in [[one] for one in command.list_commands(context)]:
+                left.insert(0, "run")  # the words are names of checks
+            _, left, _ = command.make_parser(context).parse_args(left)
+            if not left or "--help" in words:
+                return ""
+            name, found, left = command.resolve_command(context, left)
+            assert found is not None
+            command, context = found, click.Context(found, parent=context, info_name=name)
+        # Behind the first word that is no option of `run` come the words of the job.
+        context.allow_interspersed_args = command.name not in ("run", "start", "exec")
+        command.make_parser(context).parse_args(left)
+    except click.BadOptionUsage:
+        return ""  # a name of an option, without its value
+    except click.UsageError as error:
+        return error.message
+    return ""
+
+
+def shown_only() -> Iterator[tuple[str, str]]:
+    """Commands that the pages' own test does not run: of blocks, and within sentences."""
+    for path in every_page():
+        for block in pages.read(path).blocks:
+            for command in block.commands if block.not_run else ():
+                lines = command.text.replace("\\\n", " ").splitlines()
+                yield from ((path.name, line) for line in lines if line.startswith("muster "))
+        text = re.sub(r"(?ms)^ *(```|~~~).*?^ *\1", "", path.read_text(encoding="utf-8"))
+        yield from ((path.name, found) for found in re.findall(r"(?<!`)`(muster [^`\n]+)`", text))
+
+
+def test_what_the_pages_show_and_do_not_run_is_a_command_of_muster() -> None:
+    wrong, count = [], 0
+    for page, line in shown_only():
+        words = re.split(r" [|&;>#]", line)[0]
+        if re.search(r"[\[\]…]|\.\.\.|COMMAND|\|", words):
+            continue  # a form, not a command
+        count += 1
+        if said := refused(shlex.split(words)[1:]):
+            wrong.append(f"{page}: {line}: {said}")
+    assert wrong == [] and count > 300
+    assert "--no-such" in refused(["run", "--no-such", "--", "true"]) and "nothing" in refused(["nothing"])

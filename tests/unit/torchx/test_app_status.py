@@ -9,7 +9,8 @@ pytest.importorskip("torchx", reason="needs TorchX: pip install -r examples/torc
 from torchx.specs import AppState, is_terminal
 
 from muster.client import FailedAsk
-from muster.torchx.app_jobs import FINAL, FoundApp, FoundPart
+from muster.client.gang import FINAL
+from muster.torchx.app_jobs import FoundApp, FoundPart
 from muster.torchx.app_status import STATES, first_failed, response, state
 from muster.torchx.daemon_hosts import DaemonHost, HostTls
 from muster.v1 import job_pb2

@@ -84,10 +84,10 @@ def _key(written: str) -> str:
     type=click.Choice(["keep", "unknown", "remove"]),
     default="keep",
     show_default=True,
-    help="What to leave on the node at the end: all, an unknown verdict (the taint stays), or nothing.",
+    help="What to leave on the node at the end: everything, an unknown verdict (the taint stays), or nothing.",
 )
 @click.option("--kubeconfig", metavar="FILE", default="", help="Default: the pod's ServiceAccount, else KUBECONFIG.")
-@click.option("--once", is_flag=True, help="Write the present verdict, and exit.")
+@click.option("--once", is_flag=True, help="Write the current verdict, and exit.")
 @click.option("--dry-run", is_flag=True, help="Write nothing: print what would be written, and exit.")
 def kube(
     address: Address,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from muster.agent.cli.commands.kube.node_api import KubeFailed, NodeApi
+from muster.agent.cli.commands.kube.node_api import GONE, KubeFailed, NodeApi
 from muster.agent.cli.commands.kube.node_marks import KubeChange, KubeMarks, changes, farewell, is_older, shown
 from muster.agent.cli.gate import NOT_FIT, Fitness
 from muster.probes.kernel.backoff import Backoff
@@ -65,12 +65,15 @@ class NodeView:
                 node = self.refresh()
                 self._woken()
                 while True:
-                    version = node["metadata"]["resourceVersion"]
+                    version, since = node["metadata"]["resourceVersion"], time.monotonic()
                     for node in self._api.follow(version):
                         if self._node is None or not is_older(node, self._node):
                             self.take(node)
                             self._woken()
-            except KubeFailed as failure:
+                    if time.monotonic() - since < _LASTED_S:  # not again at once: it may be no API server that answers
+                        raise KubeFailed("the watch ended at once", GONE)
+            except Exception as error:  # also of ours: without this thread the loop hears of nothing
+                failure = error if isinstance(error, KubeFailed) else KubeFailed(f"a defect of muster: {error!r}")
                 if time.monotonic() - began > _LASTED_S:
                     pause, told = Backoff(_FIRST_S, _MOST_S), ""
                 # 410 is how a server says that what it kept of the past is over.
@@ -133,6 +136,8 @@ class KubeLoop:
 
     def leave(self, how: str) -> None:
         """What is left on the object: farewell in node_marks. Tries for some seconds."""
+        if how == "keep":
+            return
         until = time.monotonic() + _END_S
         while True:
             try:

@@ -8,18 +8,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from muster.agent.cli.exits import CommandFailed, Exit
+from muster.probes.kernel.known_names import IN_POD
 
 try:
     from kubernetes import client, config, watch
-    from urllib3.exceptions import HTTPError
+    from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 except ImportError as missing:
     raise CommandFailed(
         f"the client library of Kubernetes is not installed ({missing}): pip install 'muster-agent[kubernetes]'",
         Exit.FAILURE,
     ) from None
 
-#: Every container of a pod has it.
-_IN_POD = "KUBERNETES_SERVICE_HOST"
 #: Seconds: to connect, and for an answer.
 CALL_S = (5.0, 15.0)
 #: So long the server keeps a watch; an answer that is later than that by some seconds does not come any more.
@@ -27,11 +26,15 @@ WATCH_S = 300
 _LATE_S = 20.0
 #: What to do about a status.
 _REMEDIES = {
-    401: "the token is not valid: is the ServiceAccount's token mounted, or the kubeconfig current?",
-    403: "the ServiceAccount may not: bind it to the ClusterRole of examples/kubernetes/kube.yaml",
+    401: "the token is not valid: check that the ServiceAccount's token is mounted, or that the kubeconfig is current",
+    403: "the ServiceAccount lacks the right: bind it to the ClusterRole of examples/kubernetes/kube.yaml",
     404: "name the node as `kubectl get nodes` does: --node, or NODE_NAME from spec.nodeName",
 }
-_CONFLICT, _GONE, _TOO_MANY = 409, 410, 429
+#: What was watched has to be read anew.
+GONE = 410
+_CONFLICT, _TOO_MANY = 409, 429
+#: The longest that a server may ask to be left alone, in seconds: what stands between may ask for days.
+_MOST_LATER_S = 300.0
 
 
 class KubeFailed(Exception):
@@ -45,8 +48,8 @@ class KubeFailed(Exception):
 
     @property
     def gone(self) -> bool:
-        """What was watched has to be read anew."""
-        return self.status == _GONE
+        """Whether what was watched has to be read anew."""
+        return self.status == GONE
 
     @property
     def conflict(self) -> bool:
@@ -62,7 +65,7 @@ class NodeApi:
         self.name = name
         settings = client.Configuration()
         try:
-            if not kubeconfig and _IN_POD in os.environ:
+            if not kubeconfig and IN_POD in os.environ:
                 config.load_incluster_config(client_configuration=settings)
             else:  # without a name: KUBECONFIG, or the user's own
                 config.load_kube_config(kubeconfig or None, client_configuration=settings)
@@ -100,12 +103,24 @@ class NodeApi:
             )
             for event in stream:
                 if event["type"] == "DELETED":
-                    raise KubeFailed(f"node {self.name} was removed from the cluster", _GONE)
-                yield event["raw_object"]
+                    raise KubeFailed(f"node {self.name} was removed from the cluster", GONE)
+                yield self._whole(event["raw_object"])
 
     def _plain(self, node: Any) -> dict[str, Any]:
-        found: dict[str, Any] = self._client.sanitize_for_serialization(node)
-        return found
+        return self._whole(self._client.sanitize_for_serialization(node))
+
+    def _whole(self, node: Any) -> dict[str, Any]:
+        """Raises ValueError for what is not this node's object: a proxy's page, or half an answer. Taken for the object
+        it would be a node without marks, or one that was written."""
+        match node:
+            case {"metadata": {"name": self.name, "resourceVersion": str()}}:
+                metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
+                if isinstance(spec, dict) and isinstance(status, dict) and isinstance(metadata.get("labels", {}), dict):
+                    lists = spec.get("taints") or [], status.get("conditions") or []
+                    if all(isinstance(one, list) and all(isinstance(each, dict) for each in one) for one in lists):
+                        found: dict[str, Any] = node
+                        return found
+        raise ValueError("the answer is not a Node object: check the API server's address, and proxies before it")
 
     @contextlib.contextmanager
     def _told(self, what: str) -> Iterator[None]:
@@ -114,10 +129,13 @@ class NodeApi:
         except client.ApiException as error:
             status = int(error.status or 0)
             remedy = _REMEDIES.get(status, "")
-            text = f"cannot {what} node {self.name}: {status} {_message(error)}" + (f": {remedy}" if remedy else "")
+            said = f"{status} {_message(error)}" if status else _message(error)
+            text = f"cannot {what} node {self.name}: {said}" + (f": {remedy}" if remedy else "")
             raise KubeFailed(text, status, _retry_after(error)) from None
         except (HTTPError, OSError, ValueError) as error:
-            raise KubeFailed(f"cannot {what} node {self.name}: {_words(error)}") from None
+            raise KubeFailed(f"cannot {what} node {self.name}: {_silence(error)}") from None
+        except (AttributeError, LookupError, TypeError) as error:  # of the library: an answer unlike others
+            raise KubeFailed(f"cannot {what} node {self.name}: the answer cannot be understood: {error!r}") from None
 
 
 def _message(error: Any) -> str:
@@ -130,8 +148,15 @@ def _message(error: Any) -> str:
 
 def _retry_after(error: Any) -> float:
     told = str((error.headers or {}).get("Retry-After", "")) if error.status in (_TOO_MANY, 503) else ""
-    return float(told) if told.isascii() and told.isdigit() else 0.0
+    return min(float(told), _MOST_LATER_S) if told.isascii() and told.isdigit() else 0.0
 
 
-def _words(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _silence(error: BaseException) -> str:
+    """No answer of the server's, in words. urllib3's own are names of its classes and addresses of its objects."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ReadTimeoutError):
+        return "the API server did not answer in time: see whether it is overloaded"
+    if isinstance(error, ConnectTimeoutError | NewConnectionError):
+        why = said.rpartition(": ")[2]
+        return f"no connection to the API server: {why}: check its address, and the network between it and this node"
+    return said

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from muster.agent.cli.gate import FIT, NOT_FIT, UNKNOWN, Fitness
+from muster.agent.text import utc
 from muster.probes.kernel.dataclass import dataclass
 
 Node = Mapping[str, Any]
@@ -16,9 +17,11 @@ _CODES = {status: code for code, status in _STATUS.items()}
 _REASON = {FIT: "MusterNodeIsFit", NOT_FIT: "MusterNodeIsNotFit", UNKNOWN: "MusterNodeIsUnknown"}
 LABELS = {FIT: "true", NOT_FIT: "false", UNKNOWN: "unknown"}
 _FIT = "muster finds nothing CRITICAL on this node"
-_ENDED = "muster kube has ended: nobody looks"
+_ENDED = "muster kube has exited: nobody checks this node"
 #: A message of the same verdict is replaced after so many seconds: it may have numbers that change all the time.
 _MESSAGE_S = 60.0
+#: A version with more digits is none that can be compared.
+_DIGITS = 32
 #: Kubernetes' limit for the value of a label or taint.
 _VALUE = 63
 
@@ -49,7 +52,7 @@ def is_older(node: Node, other: Node) -> bool:
     """Whether it is an earlier state of the same object: what a watch tells may be older than what a write returned."""
     mine, its = node.get("metadata") or {}, other.get("metadata") or {}
     versions = [str(one.get("resourceVersion", "")) for one in (mine, its)]
-    known = all(version.isascii() and version.isdigit() for version in versions)
+    known = all(version.isascii() and version.isdigit() and len(version) < _DIGITS for version in versions)
     return known and mine.get("uid") == its.get("uid") and int(versions[0]) < int(versions[1])
 
 
@@ -76,10 +79,8 @@ def changes(node: Node, found: Fitness, marks: KubeMarks, now: float) -> list[Ku
 
 
 def farewell(node: Node, how: str, marks: KubeMarks, now: float) -> list[KubeChange]:
-    """What is left when the loop ends: all as it is (`keep`), no verdict (`unknown`; the taint stays), or nothing of
-    muster's (`remove`)."""
-    if how == "keep":
-        return []
+    """What is changed when the loop ends: no verdict is left (`unknown`; the taint stays), or nothing of muster's
+    (`remove`)."""
     if how == "unknown":
         wanted = [
             _change_condition(node, UNKNOWN, _ENDED, marks, now),
@@ -103,14 +104,14 @@ def _change_condition(node: Node, code: int, message: str, marks: KubeMarks, now
     reworded = old.get("message") != message and (age >= _MESSAGE_S or age < 0)
     if same and not stale and not reworded:
         return None
-    at = _written(now)
+    at = utc(now)
     condition = {
         "type": marks.condition,
         "status": status,
         "reason": _REASON[code],
         "message": message,
         "lastHeartbeatTime": at,
-        "lastTransitionTime": _written(_seconds(old.get("lastTransitionTime")) or now) if same else at,
+        "lastTransitionTime": utc(_seconds(old.get("lastTransitionTime")) or now) if same else at,
     }
     text = f"condition {marks.condition} is {status}: {message}" if not same or reworded else ""
     return KubeChange({"status": {"conditions": [condition]}}, text, status=True)
@@ -182,7 +183,3 @@ def _seconds(written: str | None) -> float:
         return datetime.datetime.fromisoformat(written or "").timestamp()
     except ValueError:
         return 0.0
-
-
-def _written(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(int(seconds), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

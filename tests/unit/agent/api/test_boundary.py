@@ -72,7 +72,7 @@ def server_context(registry: Any, events: Any, config: Any, root: Root) -> Serve
     """A node without cards, of which nothing is wrong."""
     driver: Any = SimpleNamespace(view=View())
     health: Any = SimpleNamespace(conditions=[], drain=None, trouble=[], pending=["mounts"])
-    silent: Any = SimpleNamespace(trouble=[])
+    silent: Any = SimpleNamespace(trouble=[], work=["compresses a log"])
     hangs: Any = SimpleNamespace(trouble="", found=lambda entry: None, slow=lambda entry: None)
     return ServerContext(
         registry=registry,
@@ -532,6 +532,7 @@ async def test_delete_and_node(world):
     assert (node.daemon_pid, node.nursery_pid, node.active_jobs) == (os.getpid(), 7, 1)
     assert (node.api_version, node.cards[0].job_id, list(node.warnings)) == ("muster.v1", "j", ["a warning"])
     assert (node.daemon_started_at.seconds, list(node.pending_checks)) == (1000, ["mounts"])
+    assert list(node.log_work) == ["compresses a log"]
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -576,7 +577,7 @@ async def test_the_sockets_mode(world):
 
 async def test_a_socket_that_cannot_be_bound_says_why(world):
     missing = server_context(world.registry, world.events, world.config, Root.under(Path("/nonexistent/x")))
-    with pytest.raises(errors.StartupError, match=r"/nonexistent/x/run/muster\.sock"):
+    with pytest.raises(errors.StartupError, match=r"/nonexistent/x/run/identity\.sock"):
         await server.serve(missing)
 
 

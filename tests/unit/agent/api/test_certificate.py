@@ -80,7 +80,7 @@ def test_a_common_name_beside_alternative_names_is_none() -> None:
     assert certificate.names(signed(common("operator"), address)) == ()
 
 
-@pytest.mark.parametrize("tail", ["\0.mallory.example", "\n", "\x1b[2J", "\u202e"])
+@pytest.mark.parametrize("tail", ["\0.mallory.example", "\n", "\x1bc", "\u202e"])
 def test_what_is_not_printable_is_no_name(tail: str) -> None:
     assert certificate.names(signed(common("operator" + tail))) == ()
     if tail.isascii():

@@ -128,7 +128,7 @@ def test_one_pod_is_a_job_on_one_node() -> None:
         ({"PET_NODE_RANK": "3"}, "PET_NODE_RANK: '3' is not 0 to 2, and PET_NNODES is 3"),
         ({"PET_NODE_RANK": ""}, "PET_NODE_RANK: is not 0 to 2"),
         ({"PET_NNODES": "three"}, "PET_NNODES: 'three' is no number of pods: give --nodes and --node-rank"),
-        ({"PET_NNODES": "1:4"}, "an elastic job, whose pods come and go, is torchrun's"),
+        ({"PET_NNODES": "1:4"}, "an elastic job, whose pods come and go, needs torchrun"),
         ({"PET_MASTER_ADDR": ""}, "PET_MASTER_ADDR, PET_MASTER_PORT: is no place to meet, and PET_NNODES is 3"),
         ({"PET_MASTER_PORT": "x"}, "no place to meet"),
         ({"PET_NPROC_PER_NODE": "many"}, "PET_NPROC_PER_NODE: 'many' is neither a number nor auto, gpu or cpu"),

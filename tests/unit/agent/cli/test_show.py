@@ -4,7 +4,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from muster.agent.cli import show
-from muster.agent.cli.commands import jobs, look
+from muster.agent.cli.commands import look, ps
 from muster.agent.cli.printing import as_dict
 from muster.agent.text import table_parts
 from muster.v1 import job_pb2
@@ -30,7 +30,7 @@ def test_a_job_that_hangs_is_pointed_out(verdict: str, kind: str, shown: str) ->
     found = job(verdict=verdict, kind=kind)
     assert show.hang(found) == shown
     assert ("RUNNING, " + shown if shown else "RUNNING  ") in "".join(
-        table_parts(jobs.HEAD, [jobs.FittingJobs([found]).rows([found])])
+        table_parts(ps.HEAD, [ps.FittingJobs([found]).rows([found])])
     )
 
 

@@ -156,10 +156,14 @@ def test_the_platforms_variables_fill_up_what_is_not_said():
         ({"ranks": "2"}, "whole number"),
         ({"ranks": True}, "whole number"),
         ({"ranks": -1}, "whole number"),
-        ({"cards": "0-3"}, "number of cards"),
+        ({"cards": "0-"}, "number of cards"),
+        ({"cards": "0,,3"}, "number of cards"),
+        ({"cards": "-3"}, "number of cards"),
+        ({"cards": "5-4"}, "'5-4': the range 5-4 goes down: write 4-5"),
+        ({"cards": "0-999999999"}, "more than 4096"),
         ({"cards": [1.5]}, "whole number"),
         ({"skip_check": 1}, "true or false"),
-        ({"max_runtime": "soon"}, "is no duration"),
+        ({"max_runtime": "soon"}, "is not a duration"),
         ({"grace": [1, True]}, "must be text"),
         ({"nodes": "a,,b"}, "names of all nodes"),
         ({"job_id": "a", "job-id": "b"}, "the same key"),
@@ -188,7 +192,10 @@ def test_a_wrong_variable_is_refused_without_its_value():
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("written", "meant"), [("2", 2), ("0,3", (0, 3)), ("3,", (3,)), (4, 4), ([1], (1,)), ("0", 0)])
+@pytest.mark.parametrize(("written", "meant"), [
+    ("2", 2), ("0,3", (0, 3)), ("3,", (3,)), (4, 4), ([1], (1,)), ("0", 0), ("all", True), ("0-3", (0, 1, 2, 3)),
+    ("4-5,7", (4, 5, 7)), ("0-1, 3", (0, 1, 3)), ("4-4", (4,)), ("4-5,", (4, 5)),
+])  # fmt: skip
 def test_cards(written, meant):
     assert spec_values.cards(written) == meant
 
@@ -341,7 +348,7 @@ def test_events_of_a_job_are_named_and_known():
         BadSpec, match="notify_events: 'node_condition' is not an event that muster posts: allowed are started"
     ):
         draft_of(notify_webhook="http://example", notify_events=["node_condition"]).spec()
-    with pytest.raises(BadSpec, match=r"notify_events: without notify.webhook"):
+    with pytest.raises(BadSpec, match=r"notify_events: needs notify.webhook"):
         draft_of(notify_events=["hung"]).spec()
     with pytest.raises(BadSpec) as caught:
         draft_of(notify_webhook="ftp://example/hunter2", notify_events=["hung"]).spec()

@@ -98,7 +98,7 @@ def test_a_mode_may_be_text_or_octal(text: str, tmp_path: Path):
 def test_a_named_file_must_exist_and_the_default_need_not(tmp_path: Path):
     root = Root.under(tmp_path)
     assert LiveConfig(root, None).now == Config()
-    with pytest.raises(StartupError, match="cannot be read"):
+    with pytest.raises(StartupError, match="cannot read"):
         LiveConfig(root, tmp_path / "none.toml")
 
 

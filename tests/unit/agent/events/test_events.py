@@ -169,6 +169,8 @@ async def test_marks_outlive_the_segments_that_say_so(tmp_path: Path, monkeypatc
         await tasks.start(store.run)
         oldest = store.oldest_cursor()
         store.append([told(9, job="long-ago")])
+        store.tell(Event(5.5, "job.explained", "long-ago"))
+        store.tell(Event(6.5, "node.reset"))
         for i in range(400):
             store.append([told(i)])
             await anyio.sleep(0.001)
@@ -177,8 +179,45 @@ async def test_marks_outlive_the_segments_that_say_so(tmp_path: Path, monkeypatc
     async with opened(tmp_path, 16384) as store:
         assert (await messages(store))[0] != "event 9"
         assert store.last_record("long-ago", 1.0) == 9
+        assert store.last_told("job.explained", "long-ago") == 5.5
         store.keep_only({"a"})
         assert store.last_record("long-ago", 1.0) == -1
+        assert (store.last_told("job.explained", "long-ago"), store.last_told("node.reset")) == (0, 6.5)
+
+
+async def test_what_is_stored_is_on_the_disk_also_behind_the_begin_of_a_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A crash of the machine leaves what was synced."""
+    monkeypatch.setattr(event_store, "SYNC_S", 0.001)
+    synced: dict[str, int] = {}
+
+    def sync(fd: int) -> None:
+        os.fsync(fd)
+        synced[Path(os.readlink(f"/proc/self/fd/{fd}")).name] = os.fstat(fd).st_size
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    async with opened(tmp_path, 8192) as store, anyio.create_task_group() as tasks:
+        await tasks.start(store.run)
+        for i in range(100):
+            store.append([told(i)])
+            await store.stored()
+            assert not [path for path in files(tmp_path) if path.stat().st_size > synced.get(path.name, 0)]
+        assert len(synced) > 2
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_disk_that_does_not_sync_keeps_nobody_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(event_store, "SHOW_S", 0.01)
+    answers = threading.Event()
+    monkeypatch.setattr(os, "fdatasync", lambda _: answers.wait(60))
+    async with opened(tmp_path) as store:
+        for i in range(3):
+            store.append([told(i)])
+            with anyio.fail_after(30):
+                await store.stored()
+        assert await messages(store) == [f"event {i}" for i in range(3)]
+        answers.set()
 
 
 async def test_readers_of_history_and_of_the_present_see_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -53,7 +53,7 @@ def test_a_socket_path_that_is_too_long(tmp_path: Path):
 
 def test_a_file_in_the_way_and_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "state").touch()
-    with pytest.raises(StartupError, match="is no folder"):
+    with pytest.raises(StartupError, match="is not a folder"):
         state_folder.prepare(Root.under(tmp_path))
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(StartupError, match="no permission"):

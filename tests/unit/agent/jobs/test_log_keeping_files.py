@@ -12,7 +12,7 @@ import pytest
 from muster.agent.jobs import job_folder
 from muster.agent.jobs import log_ownership as files
 from muster.agent.jobs.log_ownership import KnownJob
-from muster.supervisors.output import log_removals
+from muster.supervisors.output import log_names, log_removals
 from muster.supervisors.output.log_layout import Folder
 
 RANK = "a-proc-rank-3-device-0.txt"
@@ -39,7 +39,7 @@ def make(folder: Path, name: str, data: bytes = b"x" * 100) -> Path:
     ],
 )
 def test_names(name: str, job: str, aside: str, kind: str, rank: int | None) -> None:
-    found = files.parsed(name)
+    found = log_names.parsed(name)
     assert found is not None
     assert (found.job_id, found.aside, found.kind, found.rank) == (job, aside, kind, rank)
 
@@ -48,7 +48,7 @@ def test_names(name: str, job: str, aside: str, kind: str, rank: int | None) -> 
     "name", ["nursery.log", "musterd.log", f"{RANK}.bak", f"{RANK}.gz", f".{RANK}", "a", "a-proc-rank-x-device-0.txt"]
 )
 def test_names_of_others(name: str) -> None:
-    assert files.parsed(name) is None
+    assert log_names.parsed(name) is None
 
 
 def test_one_name_for_each(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import State
 from muster.supervisors.output.time_index import INDEX_RECORD
 from muster.supervisors.paths import JobPaths, Root
+from muster.supervisors.supervision_errors import JournalDamaged
 
 SPEC = JobSpec("a", ("true",), env={"TOKEN": "secret"}, ranks=2)
 ACCEPTED: dict[str, Any] = {
@@ -54,6 +55,28 @@ def made(root: Root, records: list[dict[str, Any]]) -> JobPaths:
     held.writer.append(records)
     held.close()
     return root.job("a")
+
+
+def test_a_journal_that_grows_during_the_look_was_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread looks, and the loop takes meanwhile what the supervisor wrote. Nor is one that was cut passed over."""
+    paths = made(Root.under(tmp_path), STORY[:-1])
+    entry, _ = load("a", paths)
+    entry.sure = paths.journal.stat().st_size
+    fstat = os.fstat
+
+    def while_it_grows(fd: int) -> os.stat_result:
+        found = fstat(fd)
+        with open(paths.journal, "ab") as file:
+            file.write(journal.encode(STORY[-1] | {"n": len(STORY)}))
+        entry.sure = paths.journal.stat().st_size
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", while_it_grows)
+        entry.refuse_shorter()
+    os.truncate(paths.journal, entry.sure - 1)
+    with pytest.raises(JournalDamaged, match="somebody cut it"):
+        entry.refuse_shorter()
 
 
 def test_a_journal_is_reported_as_events(tmp_path: Path):
@@ -197,7 +220,7 @@ def test_a_job_is_created_with_its_fifos_held_and_what_follows_its_acceptance(tm
     root = Root.under(tmp_path)
     root.jobs.mkdir(parents=True)
     root.log.mkdir()
-    held = job_folder.create(root, SPEC, ACCEPTED, more=STORY[:2], say="is not checked")
+    held = job_folder.create(root, SPEC, ACCEPTED, more=STORY[:2])
     held.close()
     assert held.holds is not None and held.holds.is_taken
     paths = root.job(SPEC.job_id)
@@ -205,7 +228,6 @@ def test_a_job_is_created_with_its_fifos_held_and_what_follows_its_acceptance(tm
     os.close(writer)
     held.holds.release()
     assert [record["kind"] for record in journal.read(paths.journal).records] == ["accepted", "checking", "checked"]
-    assert root.job_log(SPEC.job_id, 0).read_text().endswith("[muster] is not checked\n")
 
 
 def test_a_job_whose_ranks_a_table_names_gets_its_fifos_later(tmp_path: Path):

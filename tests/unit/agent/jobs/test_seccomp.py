@@ -115,7 +115,7 @@ def test_podmans_profile(architecture):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"defaultAction": "SCMP_ACT_PERHAPS"}, "is no action"),
+        ({"defaultAction": "SCMP_ACT_PERHAPS"}, "is not an action"),
         ({"defaultErrnoRet": 70000, "defaultAction": "SCMP_ACT_ERRNO"}, "errnoRet 70000"),
         ({"syscalls": 7}, "is not a seccomp profile"),
         ({"syscalls": [{"action": "SCMP_ACT_ALLOW"}]}, "syscalls[0]: names no system call"),

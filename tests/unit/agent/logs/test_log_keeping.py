@@ -4,6 +4,7 @@ import fcntl
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import pytest
 from muster.agent import threads
 from muster.agent.config.schema import Config, LogsTable
 from muster.agent.events.event_store import Event, EventStore
+from muster.agent.host import state_file
 from muster.agent.jobs import log_ownership
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.ended.ended_index import EndedJobs
@@ -275,12 +277,15 @@ async def test_a_backlog_of_segments_does_not_keep_others_from_being_taken(
         lots = node.keeping.uploads.lots
         await node.until(lambda: lots["job"].segments == [paths[0].name], upload=taker)
         assert not (tmp_path / "in").exists(), "not while another file of the job is compressed"
+        [said] = node.keeping.work
+        assert re.fullmatch(rf"compresses {paths[1].name} since \d+ s; 3 segment\(s\) left, 0 MB", said)
         gates[0].set()
         await until((tmp_path / "in").exists)
         # With the one that is compressed by now, if a look that was under way has seen it.
         taken = [file["path"] for file in json.loads((tmp_path / "in").read_text())["files"]]
         assert taken in ([f"{paths[0]}.gz"], [f"{paths[0]}.gz", f"{paths[1]}.gz"])
         assert len(packed) == 1, "and none is compressed while it is taken"
+        assert node.keeping.work == ["the upload program has the files of job"]
         (tmp_path / "open").touch()
         gates[1].set()
         gates[2].set()
@@ -383,3 +388,40 @@ async def test_what_a_program_says_at_its_end_is_reported_however_much_it_says(t
         (event,) = await node.told("logs.upload_failed")
         assert "exited with code 4: " in event.message and event.message.endswith("no bucket")
         assert len(event.message) < 1000
+
+
+async def test_the_event_of_taken_files_comes_before_their_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A daemon that finds the note does not tell of it again."""
+    told: list[bool] = []
+    write = state_file.write
+
+    def noted(path: Path, value: Any, **options: Any) -> None:
+        if path.name == "uploaded":
+            told.append(any(b"logs.uploaded" in each.read_bytes() for each in node.root.events.glob("*.log")))
+        write(path, value, **options)
+
+    monkeypatch.setattr(state_file, "write", noted)
+    async with kept(tmp_path) as node:
+        entry = node.job("job", 1.0)
+        await node.until(entry.paths.uploaded.exists, upload=program(tmp_path, "cat > /dev/null"), compress="off")
+        assert told == [True]
+
+
+async def test_a_daemon_that_is_killed_behind_a_removal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The next one tells of it, and no other one."""
+    removed: list[str] = []
+
+    def killed(event: Event) -> None:
+        removed.append(event.attributes["bytes"])
+        raise RuntimeError("killed")
+
+    async with kept(tmp_path) as node:
+        monkeypatch.setattr(node.events, "tell", killed)
+        node.job("old", 1.0)
+        await node.until(lambda: removed, keep_days=0.001)
+        assert not node.log("old").exists() and not await node.told("logs.removed")
+    for _ in range(2):
+        async with kept(tmp_path) as node:
+            (event,) = await node.told("logs.removed", 1)
+            assert event.attributes["bytes"] == removed[0] and "keep_days" in event.message
+            await until(lambda: not node.root.removing.exists())

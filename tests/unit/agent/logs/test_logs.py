@@ -366,7 +366,7 @@ async def test_what_was_removed_is_passed_over_and_an_offset_in_it_refused(tmp_p
     assert await log_reading.starts([file], sizes, {}, None, 0) == {0: 200}
     assert await log_reading.starts([file], sizes, {0: 200}, None, None) == {0: 200}
     with pytest.raises(
-        OffsetOutOfRange, match=r"rank 0: offset 199 is before the first stored byte.*200 to 800"
+        OffsetOutOfRange, match=r"rank 0: offset 199 is before the first stored byte: begin at 200; the log ends at 800"
     ) as refused:
         await log_reading.starts([file], sizes, {0: 199}, None, None)
     assert refused.value.metadata() == {"rank": "0", "begin": "200", "end": "800"}

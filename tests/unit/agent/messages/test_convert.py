@@ -160,7 +160,7 @@ def test_durations_out_of_bounds_are_refused():
     assert protobuf_times.bounded(Duration(), "grace", 10) == 0
     with pytest.raises(InvalidRequest, match="-1 s: must be 0 to 10 s"):
         protobuf_times.bounded(Duration(seconds=-1), "grace", 10)
-    with pytest.raises(InvalidRequest, match="no valid"):
+    with pytest.raises(InvalidRequest, match="not a valid"):
         protobuf_times.bounded(Duration(nanos=2_000_000_000), "grace", 10)
 
 

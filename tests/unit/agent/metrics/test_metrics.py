@@ -23,8 +23,7 @@ from muster.agent.exposition import Page
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.jobs.entry import Entry
 from muster.agent.metrics import exporter, node_metrics, tally
-from muster.agent.metrics.exporter import Metrics
-from muster.agent.metrics.loop_lag import BOUNDS, LoopLag
+from muster.agent.metrics.exporter import LAG_BOUNDS, LoopLag, Metrics
 from muster.agent.node.conditions import Condition
 from muster.agent.telemetry import freshness
 from muster.probes.cards.accelerator import (
@@ -676,14 +675,12 @@ def test_the_lag_is_counted_by_bounds():
     lag = LoopLag()
     for seconds in (0.0, 0.001, 0.0011, 0.7, 60.0):
         lag.observe(seconds)
-    assert dict(lag.seen.up_to) == dict(zip(BOUNDS, (2, 3, 3, 3, 3, 3, 4, 4, 4), strict=True))
+    assert dict(lag.seen.up_to) == dict(zip(LAG_BOUNDS, (2, 3, 3, 3, 3, 3, 4, 4, 4), strict=True))
     assert lag.seen.count == 5 and lag.seen.total == pytest.approx(60.7021)
 
 
 async def test_a_loop_that_is_blocked_is_seen(monkeypatch: pytest.MonkeyPatch):
-    from muster.agent.metrics import loop_lag
-
-    monkeypatch.setattr(loop_lag, "PERIOD_S", 0.01)
+    monkeypatch.setattr(exporter, "LAG_PERIOD_S", 0.01)
     lag = LoopLag()
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:

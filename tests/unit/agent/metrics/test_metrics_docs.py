@@ -13,7 +13,7 @@ import pytest
 
 from muster.agent.api import own_logs, slots
 from muster.agent.exposition import Catalogue, Distribution, Metric, Page
-from muster.agent.metrics import card_metrics, loop_lag, node_metrics, slow_metrics, tally, vendor_metrics
+from muster.agent.metrics import card_metrics, exporter, node_metrics, slow_metrics, tally, vendor_metrics
 from muster.probes.cards.accelerator import Trouble
 from muster.supervisors.model.states import State
 from scripts.reference_metrics import DCGM_LEFT_OUT, NPU_LEFT_OUT
@@ -194,7 +194,7 @@ def test_values_that_rules_compare_labels_with_exist():
     assert troubles <= {*map(str, Trouble)}
     assert set(re.findall(r'recommendation="([^"]+)"', text)) <= set(tally.RECOMMENDATIONS)
     assert set(re.findall(r'verdict="([^"]+)"', text)) <= set(tally.HANG_VERDICTS)
-    assert set(re.findall(r'\ble="([^"]+)"', text)) <= {repr(bound) for bound in loop_lag.BOUNDS}
+    assert set(re.findall(r'\ble="([^"]+)"', text)) <= {repr(bound) for bound in exporter.LAG_BOUNDS}
 
 
 def test_the_dashboard_is_one_that_grafana_can_import():

@@ -344,7 +344,7 @@ def test_a_socket_by_path(tmp_path):
         ("0.0.0.0:9835", "only a loopback address"),
         ("10.0.0.1:9835", "only a loopback address"),
         ("[::]:9835", "only a loopback address"),
-        ("node7:9835", "no address of this machine's loopback"),
+        ("node7:9835", "not a loopback address of this machine"),
         (":9835", "an address and a port"),
         ("9835", "an address and a port"),
         ("127.0.0.1", "an address and a port"),

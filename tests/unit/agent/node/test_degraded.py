@@ -14,6 +14,6 @@ def test_a_folder_that_was_moved_away_is_to_be_moved_back(tmp_path: Path) -> Non
     with pytest.raises(FileNotFoundError) as caught:
         writable(tmp_path / "moved")
     assert trouble_of(caught.value) == (
-        "No such file or directory; the folder is not there any more: move it back, or make it"
+        "No such file or directory; the folder no longer exists: move it back, or create it"
     )
     assert "mount the file system read-write" in trouble_of(OSError(errno.EROFS, os.strerror(errno.EROFS)))

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -13,6 +15,7 @@ import pytest
 
 from muster.agent.config.schema import Config
 from muster.agent.errors import ConditionNotFound, InvalidRequest, NodeUnhealthy, NoRoom
+from muster.agent.events import event_store
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.node.health import Clock, NodeHealth
 from muster.agent.node.node_notes import FLOOD_S
@@ -547,7 +550,7 @@ async def test_a_drain_outlives_the_daemon_and_is_reported(house: House):
     assert (await house.again().load()).drain is None
 
 
-async def test_a_full_disk_refuses_no_drain_but_says_that_it_would_be_forgotten(
+async def test_a_full_disk_refuses_no_drain_but_says_that_a_restart_would_lose_it(
     house: House, monkeypatch: pytest.MonkeyPatch
 ):
     def full(path: Path, text: str, synced: bool) -> None:
@@ -555,7 +558,7 @@ async def test_a_full_disk_refuses_no_drain_but_says_that_it_would_be_forgotten(
 
     monkeypatch.setattr("muster.agent.host.state_file.write_text", full)
     async with house.running() as health:
-        with pytest.raises(NoRoom, match="would be forgotten"):
+        with pytest.raises(NoRoom, match="would lose it"):
             await health.set_drain("a new fan", "ops")
         assert health.drain is not None
         assert "No space left" in health.trouble[0]
@@ -644,3 +647,33 @@ async def test_the_checks_are_listed_with_why_they_do_not_apply(house: House):
         ("gpu-lost", ""),
         ("xid", ""),
     ]
+
+
+async def test_what_is_kept_of_the_node_is_written_behind_its_events(house: House, monkeypatch: pytest.MonkeyPatch):
+    """Else a daemon that is killed in between, or a machine that crashes, leaves a drain that no event tells of."""
+    monkeypatch.setattr(event_store, "SHOW_S", 60.0)
+    asked, answers = threading.Event(), threading.Event()
+
+    def sync(_: int) -> None:
+        asked.set()
+        answers.wait(60)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+
+    def kept() -> Any:
+        return json.loads(house.root.node.read_bytes())["drain"]
+
+    try:
+        answers.set()
+        async with house.running() as health, anyio.create_task_group() as tasks:
+            await until(house.root.node.exists)
+            asked.clear()
+            answers.clear()
+            tasks.start_soon(health.set_drain, "a new fan", "me")
+            await until(asked.is_set)
+            assert [event.attributes["reason"] for event in await house.told("node.drained")] == ["a new fan"]
+            assert kept() is None
+            answers.set()
+        assert kept()["reason"] == "a new fan"
+    finally:
+        answers.set()

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.agent.report.escaping import code_block, escaped, marked_down, script_data
+from muster.agent.report.escaping import code_block, escaped, marked_down, script_data, sentence_marked_down
 
 
 @given(st.text())
@@ -39,3 +39,8 @@ def test_no_line_ends_its_block(lines: list[str]) -> None:
     first, *inside, last = code_block(lines).split("\n")
     assert first == last and set(first) == {"`"} and len(inside) == len(lines)
     assert not any(re.match(rf"\s*{first}", line) for line in inside)
+
+
+def test_a_command_in_a_sentence_is_code_and_the_rest_is_no_markup() -> None:
+    assert sentence_marked_down("Read *it*: `muster logs j_1 -r 2`.") == r"Read \*it\*: `muster logs j_1 -r 2`."
+    assert sentence_marked_down("one ` alone") == r"one \` alone"

@@ -7,10 +7,13 @@ from typing import get_args
 
 import pytest
 
+from muster.agent.logs.log_reading import RankLogFile
+from muster.agent.why import log_signs
 from muster.agent.why.causes.advice import SIGNATURES, TABLE, Advice, Recommendation, advise
 from muster.agent.why.causes.found import SeenIn
 from muster.agent.why.causes.probable_cause import causes
 from muster.agent.why.facts import Facts
+from muster.agent.why.log_signs import Wanted
 from muster.agent.why.signatures import Kind, builtin
 from muster.probes.node import filesystems
 from muster.probes.node.filesystems import Unwritable
@@ -58,6 +61,30 @@ def test_it_is_that_of_the_rank_that_is_the_cause() -> None:
 def test_a_vague_sign_with_an_action_of_its_own_has_that() -> None:
     known = facts(*FAILED, signs=(sign("keyboard-interrupt"),), verdict=EARLY)
     assert advice(known) == SIGNATURES["keyboard-interrupt"]
+
+
+NO_TOKENIZER = """Traceback (most recent call last):
+  File "/workspace/train.py", line 21, in <module>
+    tok = AutoTokenizer.from_pretrained(args.model)
+OSError: Can't load tokenizer for 'bert-base-uncased'. If you were trying to load it from \
+'https://huggingface.co/models', make sure you don't have a local directory with the same name. Otherwise, make sure \
+'bert-base-uncased' is the correct path to a directory containing all relevant files for a BertTokenizerFast tokenizer.
+"""
+NO_HUB = """'(MaxRetryError("HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: \
+/bert-base-uncased/resolve/main/tokenizer_config.json (Caused by NewConnectionError(\
+'<urllib3.connection.HTTPSConnection object at 0x7f>: \
+Failed to establish a new connection: [Errno 101] Network is unreachable'))"), '(Request ID: 1d1c)')' \
+thrown while requesting HEAD https://huggingface.co/bert-base-uncased/resolve/main/tokenizer_config.json
+"""
+
+
+@pytest.mark.parametrize(("text", "action"), [(NO_TOKENIZER, "FAIL"), (NO_HUB + NO_TOKENIZER, "RETRY_HERE")])
+def test_a_tokenizer_that_is_not_there_is_no_hub_that_does_not_answer(text: str, action: str, tmp_path: Path) -> None:
+    """The exception says the same of both."""
+    log = RankLogFile(0, tmp_path / "x-proc-rank-0-device-0.txt", tmp_path / "x-proc-rank-0-device-0.idx")
+    log.path.write_text(text)
+    searched = log_signs.search_file(Wanted(0, log), builtin())
+    assert advice(facts(*FAILED, signs=searched.signs, verdict=EARLY)).action == action
 
 
 def test_a_vague_sign_changes_nothing() -> None:

@@ -16,7 +16,7 @@ from muster.agent.why.launchers import LauncherReport
 from muster.agent.why.log_signs import Launched, Searched, Wanted
 from muster.agent.why.signatures import builtin
 from muster.agent.why.worker_logs import Place
-from muster.probes.kernel.process_crashes import Crash
+from muster.probes.kernel.kmsg import Crash
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Outcome
 from tests.unit.why_facts import facts, happening, rank

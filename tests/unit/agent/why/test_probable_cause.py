@@ -117,6 +117,15 @@ def test_a_damaged_journal_is_reported_and_nothing_is_made_of_it() -> None:
     assert cause.confidence == "none" and cause.evidence == ("journal: record 7 is damaged",)
 
 
+def test_what_the_output_only_mentions_is_no_cause() -> None:
+    """A line that names an error in quotes, before the exception that ended the rank."""
+    quoted = replace(sign("cuda-ecc", 0, 2.0), hit=replace(sign("cuda-ecc").hit, mentioned=True))
+    bare = sign("exception-line", 0, 1.0, place=100, line="[rank0]: RuntimeError: boom")
+    cause = causes(facts(*FAILED, signs=(quoted, bare)))[0]
+    assert (cause.kind, cause.confidence, cause.text) == ("job", "medium", "the program raised RuntimeError: boom")
+    assert first(facts(*FAILED, signs=(quoted,)))[2] == "low"
+
+
 # --- the output -------------------------------------------------------------------------------------------------------
 
 
@@ -375,7 +384,7 @@ def test_a_card_that_failed_then() -> None:
 
 def test_a_command_for_a_card_names_the_card() -> None:
     known = facts(*FAILED, happenings=(happening("node.event", "Xid 48", 2.0, **(GRAVE | {"code": "GPU_XID_RESET"})),))
-    assert any(step.startswith("`muster node reset 0`") for step in causes(known)[0].steps)
+    assert any(step.startswith("Run `muster node reset 0`") for step in causes(known)[0].steps)
 
 
 def test_a_card_of_another_rank_counts_less() -> None:

@@ -264,7 +264,7 @@ SAMPLES = [
         "opcode 0, len 0, vendor err 129 (Recv) localGid ::ffff:10.0.0.3 remoteGid ::ffff:10.0.0.4 hca mlx5_1\n"
         "ncclRemoteError: A call failed possibly due to a network error\n",
     ),
-    ("nccl-setup", "n0:71:71 [0] NCCL WARN Bootstrap : no socket interface found\n"),
+    ("no-interface", "n0:71:71 [0] NCCL WARN Bootstrap : no socket interface found\n"),
     (
         "nccl-setup",
         "torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] "
@@ -299,6 +299,58 @@ SAMPLES = [
     ),
     ("connection-refused", "ConnectionRefusedError: [Errno 111] Connection refused\n"),
     ("name-resolution", "socket.gaierror: [Errno -3] Temporary failure in name resolution\n"),
+    (
+        "hub-unreachable",
+        "'(ReadTimeoutError(\"HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out. \"), "
+        "'(Request ID: 8)')' thrown while requesting HEAD https://huggingface.co/gpt2/resolve/main/config.json\n",
+    ),
+    (
+        "no-interface",
+        "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:84] ifa != nullptr. "
+        "Unable to find address for: eth7\n",
+    ),
+    (
+        "cuda-out-of-memory",
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes.\n",
+    ),
+    (
+        "checkpoint-mismatch",
+        "AssertionError: num_layers value from checkpoint (32) is not equal to the input argument value (40).\n",
+    ),
+    (
+        "cuda-no-device",
+        "RuntimeError: Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform CUDA "
+        "(you may need to uninstall the failing plugin package)\n",
+    ),
+    (
+        "loss-not-finite",
+        "RuntimeError: Rank 1, node host-3, device 1, iteration 1822: Unexpected result nan (message='found NaN in "
+        "local forward loss calculation')\n",
+    ),
+    (
+        "extension-build",
+        "RuntimeError: Unable to JIT load the async_io op due to it not being compatible due to hardware/software "
+        "issue. None\n",
+    ),
+    (
+        "hub-load-failed",
+        "OSError: Can't load tokenizer for './llama-7b'. If you were trying to load it from "
+        "'https://huggingface.co/models', make sure you don't have a local directory with the same name.\n",
+    ),
+    (
+        "hub-files-missing",
+        "OSError: lama/lama-7b is not a local folder and is not a valid model identifier listed on "
+        "'https://huggingface.co/models'\n",
+    ),
+    (
+        "hub-files-missing",
+        "OSError: Error no file named pytorch_model.bin, model.safetensors, tf_model.h5 found in directory ./ckpt.\n",
+    ),
+    (
+        "hub-offline",
+        "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files in the disk cache and "
+        "outgoing traffic has been disabled. To enable hf.co look-ups and downloads online, set ... to False.\n",
+    ),
     ("hub-unreachable", "OSError: We couldn't connect to 'https://huggingface.co' to load the files\n"),
     ("wandb-network", "wandb: Network error (ConnectTimeout), entering retry loop.\n"),
     (
@@ -596,6 +648,43 @@ SAMPLES = [
     ("store-unavailable", "botocore.exceptions.IncompleteReadError: 0 read, but total bytes expected is 8388608.\n"),
     ("hub-unreachable", "ConnectionError: Couldn't reach 'allenai/c4' on the Hub (LocalEntryNotFoundError)\n"),
     ("killed", "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL\n"),
+    # deepspeedai/DeepSpeed#4000, deepspeedai/DeepSpeed#4510, bytedance/byteps#66, hemingkx/ChineseNMT#5
+    (
+        "bus-error",
+        "[2023-07-20 15:45:13,980] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 3966\n"
+        "[2023-07-20 15:45:13,982] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python3', '-u', 'main.py', "
+        "'--local_rank=1'] exits with return code = -7\n",
+    ),
+    (
+        "abort",
+        "192.169.83.120: [2023-10-13 11:34:28,758] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python3', '-u', "
+        "'main.py', '--local_rank=7'] exits with return code = -6\n",
+    ),
+    ("abort", "*** Error in `python': munmap_chunk(): invalid pointer: 0x00007f2d46754000 ***\n"),
+    (
+        "abort",
+        "src/tcmalloc.cc:278] Attempt to free invalid pointer 0x7ffe44b66698 \n"
+        "/pai_bootstrap.sh: line 259:   342 Aborted                 (core dumped) python main.py\n",
+    ),
+    # of Rust, Go, Java and Hydra
+    (
+        "uncaught",
+        "thread '<unnamed>' panicked at src/lib.rs:12:5:\ncalled `Option::unwrap()` on a `None` value\n"
+        "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n",
+    ),
+    ("uncaught", "panic: runtime error: index out of range [3] with length 3\n\ngoroutine 1 [running]:\n"),
+    ("uncaught", 'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space\n\tat a.B.c(B.java:1)\n'),
+    ("uncaught", "Error executing job with overrides: ['a=1']\nCould not override 'a'.\n"),
+    # without a traceback
+    ("exception-line", "could not go on\nRuntimeError: boom\n"),
+    ("exception-line", "[rank3]: mypkg.errors.ConfigException: no such key: lr\nbye\n"),
+    # what NCCL, a macro of CUDA programs, a log in JSON and one at the level INFO make of an error
+    ("cuda-ecc", "n7:1:2 [0] misc/x.cc:3 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'\n"),
+    ("cuda-ecc", "GPUassert: uncorrectable ECC error encountered kernel.cu 42\n"),
+    ("cuda-ecc", '{"ts": 1, "level": "error", "msg": "CUDA error: uncorrectable ECC error encountered"}\n'),
+    ("cuda-ecc", "t - INFO - [rank0]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"),
+    ("cuda-out-of-memory", "train: error: cannot go on after `CUDA out of memory. Tried to allocate 2 GiB`\n"),
+    ("cuda-ecc", "ERROR: RuntimeError('CUDA error: uncorrectable ECC error encountered')\n"),
     ("segfault", "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV\n"),
 ]
 
@@ -630,6 +719,32 @@ def test_what_a_launcher_puts_before_a_line_does_not_hide_it(name: str) -> None:
     text = next(text for sample, text in SAMPLES if sample == name)
     prefixed = "".join(f"[rank7]: {line}\n" for line in text.splitlines())
     assert telling(found(prefixed.encode())).signature.id == name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "retrying after 'CUDA error: uncorrectable ECC error encountered'",
+        "INFO: watches for CUDA error: uncorrectable ECC error encountered",
+        "2026-11-28 10:00:00,1 - trainer - INFO - on CUDA error: uncorrectable ECC error encountered: drain",
+        '{"ts": 1, "level": "info", "msg": "watches for CUDA error: uncorrectable ECC error encountered"}',
+        "fatal patterns: ['CUDA error: uncorrectable ECC error encountered', 'GPU is lost']",
+        "fatal_errors: GPU is lost, fallen off the bus",
+        '  "CUDA error: uncorrectable ECC error encountered": "RETRY_ELSEWHERE",',
+        "# CUDA error: uncorrectable ECC error encountered: drain the node",
+        "- GPU is lost",
+    ],
+)
+def test_a_line_that_mentions_an_error_does_not_report_it(line: str) -> None:
+    hits = found(f"{line}\nRuntimeError: boom\n".encode()).hits
+    assert [hit.mentioned for hit in hits] == [True] * (len(hits) - 1) + [False]
+    assert hits[-1].signature.id == "exception-line"
+
+
+def test_an_exception_at_the_end_needs_no_traceback_and_counts_only_there() -> None:
+    raised = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nmy.Error: x\n'
+    assert [hit.signature.id for hit in found(raised.encode()).hits] == ["python-exception"]
+    assert found(b"KeyError: 'x'\n" + b"step\n" * 300).hits == ()
 
 
 def test_output_without_errors_holds_no_sign() -> None:
@@ -857,7 +972,7 @@ def test_an_operator_replaces_a_signature(write: Callable[[str, str], Path]) -> 
     [
         ("[[signature]\n", "not valid TOML"),
         ("a = " + "[" * 5000 + "]" * 5000, "is nested too deeply"),
-        ("signature = 3\n", "left out"),
+        ("signature = 3\n", "skipped"),
         ("[[signatures]]\n", "unknown field"),
         (OWN.replace('cause = "The license server has no seat left."\n', ""), "cause"),
         (OWN.replace('"network"', '"weather"'), "kind = 'weather': must be one of job, environment, memory, "),
@@ -901,11 +1016,11 @@ def test_a_pipe_holds_nothing_up(write: Callable[[str, str], Path], tmp_path: Pa
     os.mkfifo(folder / "a.toml")
     table = signatures.load(folder)
     assert "our-license-server" in {one.id for one in table.signatures}
-    assert table.problems == (f"{folder / 'a.toml'}: was left out: it is not a file",)
+    assert table.problems == (f"{folder / 'a.toml'}: skipped: it is not a file",)
 
 
 def test_the_example_of_the_documentation_is_good(write: Callable[[str, str], Path]) -> None:
-    text = (Path(__file__).parents[4] / "docs" / "guides/why.md").read_text()
+    text = (Path(__file__).parents[4] / "docs" / "guides/signatures.md").read_text()
     example = text[text.index("[[signature]]") : text.index("```", text.index("[[signature]]"))]
     table = signatures.load(write("x.toml", "\n".join(line.strip() for line in example.splitlines())))
     assert table.problems == ()

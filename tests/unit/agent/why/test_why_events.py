@@ -147,3 +147,11 @@ def test_what_is_grave_is_not_crowded_out() -> None:
     hung = happening("job.hung", "hung", 94)
     shown = texts(around.chosen([*noise, grave, hung], ZERO - RAN, ZERO, 10))
     assert shown[:2] == ["grave", "hung"] and shown[-1] == "warning 0" and len(shown) == 10
+
+
+def test_a_daemon_that_came_or_went_after_the_end_has_no_part_in_it() -> None:
+    restarted = happening("node.started", "musterd started", 5)
+    left, came = happening("node.stopping", "musterd is ending", -1), happening("node.started", "started", -2)
+    lost = happening("node.event", "Xid 79", -3)
+    shown = around.chosen([restarted, left, came, lost], ZERO - RAN, ZERO, 10)
+    assert texts(shown) == ["musterd started", "Xid 79"]

@@ -73,6 +73,12 @@ async def test_the_minutes_before_the_end(noted: Callable[[Entry, float, float],
     ]
 
 
+def test_all_cards_are_not_listed_one_by_one() -> None:
+    cards = tuple(Curve(card, card, util=(99.0,), memory=(98.0,), tensor=(0.0,)) for card in range(8))
+    idle, full = remarks(Minutes(0.0, 1.0, cards, ""))
+    assert idle.startswith("all 8 cards: the tensor cores were idle") and full == "the memory of all 8 cards was full"
+
+
 async def test_at_most_ten_minutes_and_twenty_steps(noted: Callable[[Entry, float, float], History]) -> None:
     zero = time.time()
     entry = job(zero, 3000)

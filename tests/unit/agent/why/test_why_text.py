@@ -163,6 +163,13 @@ def test_a_job_that_runs_well_is_reported_so() -> None:
     assert as_json(known)["endedAt"] is None
 
 
+def test_a_part_says_that_other_nodes_were_not_asked() -> None:
+    known = changed(
+        facts(rank(0), state=State.RUNNING, spec={"node_count": 2, "node_rank": 1}), zero=ZERO, around="now"
+    )
+    assert "no problem is known on this node, 1 of 2: `muster why j --hosts A,B` asks all\n" in page(known)
+
+
 def test_of_a_job_that_runs_with_warnings_it_is_not_said_that_nothing_is_known() -> None:
     known = changed(facts(rank(0), state=State.RUNNING), zero=ZERO, around="now")
     known.entry.note("supervisor", "SUPERVISOR_CRASHING: it died 3 times")

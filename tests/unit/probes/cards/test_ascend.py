@@ -374,7 +374,7 @@ def test_a_node_without_a_card_is_reported(make, tmp_path):
     for number in (0, 1, 5):
         (tmp_path / "cards0/dev" / f"davinci{number}").touch()
     assert [card.index for card in opened(backend).cards()] == [0, 1, 5]
-    with pytest.raises(DriverError, match="davinci5 is there, but the driver lists no such card") as caught:
+    with pytest.raises(DriverError, match="davinci5 exists, but the driver lists no such card") as caught:
         backend.read(5)
     assert caught.value.trouble is Trouble.ABSENT
 

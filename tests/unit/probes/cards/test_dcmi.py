@@ -40,12 +40,12 @@ def test_layouts(layout, size, offsets):
 @pytest.mark.parametrize(
     ("code", "trouble", "words"),
     [
-        (-8012, Trouble.LOST, "not ready, as a card is that dropped off"),
+        (-8012, Trouble.LOST, "not ready, as a card that dropped off the bus"),
         (-8008, Trouble.LOST, "no such device"),
-        (-8007, Trouble.ABSENT, "no card of this number"),
+        (-8007, Trouble.ABSENT, "no card with this number"),
         (-8002, Trouble.NOT_TOLD, "no permission"),
         (-8003, Trouble.NOT_TOLD, "no memory"),
-        (-8013, Trouble.NOT_TOLD, "from a container"),
+        (-8013, Trouble.NOT_TOLD, "in a container"),
         (-8255, Trouble.NOT_TOLD, "not supported"),
         (-8006, Trouble.FAILED, "time-out"),
         (-1, Trouble.FAILED, "unknown"),

@@ -263,7 +263,7 @@ def test_a_driver_that_goes_meanwhile_is_reported_as_the_driver(both, call):
 
 def test_a_card_that_does_not_exist(both):
     error = refused(both[1].read, 17)
-    assert error.trouble is Trouble.ABSENT and "no card of this number" in str(error)
+    assert error.trouble is Trouble.ABSENT and "no card with this number" in str(error)
 
 
 def test_a_card_that_may_not_be_opened(both):

@@ -22,7 +22,7 @@ from tests.fakes import build
 CODE = Path(__file__).parents[4] / "probes/cards/nvidia"
 #: The number of a module -> what it is called in nvml.h. None: it is no number of NVML's.
 NUMBERS: dict[str, dict[str, Any]] = {
-    "backend": {"_MEMORY_V2": "nvmlMemory_v2", "_TRIES": None},
+    "backend": {"_MEMORY_V2": "nvmlMemory_v2", "_TRIES": None, "_FIRST_MIG": None, "_MIG_PER_CARD": None},
     "nvidia_calls": {
         "LIBRARY": None,
         "UNINITIALIZED": "NVML_ERROR_UNINITIALIZED",
@@ -117,7 +117,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_HEALTHY": "NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY",
         "_LIMITED": "NVML_GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY",
     },
-    "nvidia_mig": {"_FIRST": None, "_PER_CARD": None},
 }
 #: The one struct that muster lays out itself, and how its members are called in nvml.h.
 OWN = "nvmlGpmMetricsGet_t"

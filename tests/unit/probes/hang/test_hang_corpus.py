@@ -28,6 +28,12 @@ def test_stacks_prove_a_hang_and_explain_a_silence(scenario: Scenario, seed: int
     assert run(scenario, seed, HangSettings()).wrong == ""
 
 
+def test_records_that_are_lost_are_no_pause_of_a_log() -> None:
+    """Two in a row were lost in this trace while the log grew, and others use the node's network all the time."""
+    (scenario,) = [one for one in STACKED if one.name == "S34"]
+    assert run(scenario, 10013, HangSettings()).wrong == ""
+
+
 @pytest.mark.parametrize("scenario", ROWS, ids=lambda scenario: scenario.name)
 def test_each_row_of_the_tables_has_a_scenario(scenario: Scenario) -> None:
     assert run(scenario, 1, HangSettings()).wrong == ""

@@ -216,7 +216,7 @@ def test_a_bad_line_is_named_with_its_file(tmp_path: Path, capfd: pytest.Capture
     (tmp_path / "b").write_text("\n[]\n[]\n")
     assert call(tmp_path / "a", tmp_path / "b") == 1
     err = capfd.readouterr().err
-    assert f"{tmp_path}/a: line 1: no JSON" in err and f"{tmp_path}/b: line 2: a record" in err
+    assert f"{tmp_path}/a: line 1: not JSON" in err and f"{tmp_path}/b: line 2: a record" in err
     assert f"{tmp_path}/a: skipped 1 line " in err and f"{tmp_path}/b: skipped 2 lines " in err
 
 

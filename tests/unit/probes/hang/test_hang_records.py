@@ -12,14 +12,14 @@ from muster.probes.hang.tracks.level import Level
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[]", "is a JSON object"),
         ("{}", "t: None: must be a number"),
         ('{"t": true, "job": "j"}', "t: True"),
         ('{"t": NaN, "job": "j"}', "t: nan"),
         ('{"t": 1}', "job: None"),
         ('{"t": 1, "job": ""}', "job: ''"),
-        ("[" * 100_000, "no JSON"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_what_is_no_record_says_what_it_lacks(line: str, says: str) -> None:

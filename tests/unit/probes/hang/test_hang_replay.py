@@ -61,7 +61,7 @@ def test_bad_lines_are_named_and_left_out(lines: list[str], tmp_path: Path, capf
     file.write_text("\n".join([lines[0], "{bad", "", '{"t": 1, "lost": 2}', "[]", *lines[1:]]))
     assert call(file, "-o", "json") == 1
     out, err = capfd.readouterr()
-    assert "line 2: no JSON" in err
+    assert "line 2: not JSON" in err
     assert "line 5: a record is a JSON object" in err
     assert err.count("; skipped") == 2
     assert [json.loads(line)["verdict"] for line in out.splitlines()][-1] == "HUNG"

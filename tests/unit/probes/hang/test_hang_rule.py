@@ -362,7 +362,7 @@ def test_a_card_that_tells_nothing_beside_one_that_spins_changes_nothing() -> No
         "kind": "nvidia",
         "rank": 0,
     }
-    lines = [*node.steps(20, WORK), *node.steps(15, SPIN | {"log": 3.0})]
+    lines = [*node.steps(20, WORK), *node.steps(15, SPIN | {"wchan": None})]
     assert verdicts(fed(line | {"cards": [*line["cards"], silent]} for line in lines))[-1] == "HUNG"
 
 
@@ -390,7 +390,26 @@ def test_who_may_be_waited_for_gets_ten_minutes() -> None:
     assert hung_after(lambda rank: SPIN | {"wchan": "do_epoll_wait"} if rank else SPIN) == 10
     assert hung_after(lambda rank: SPIN | {"state": "R", "wchan": None} if rank else SPIN) == 10
     assert hung_after(SPIN | {"wchan": None}) == 10
-    assert hung_after(SPIN | {"log": 3.0}) == 10
+
+
+@pytest.mark.parametrize(
+    ("moves", "minutes"),
+    [
+        (lambda _: {"log": 3.0}, 60),
+        (lambda rank: {} if rank else {"log": 3.0}, 20),
+        (lambda _: {"fabric": 4e6}, 60),
+        (lambda _: {"fabric": 1e4}, 8),
+    ],
+)
+def test_cards_that_wait_while_data_or_lines_move_are_hung_later_and_not_acted_upon(
+    moves: Callable[[int], Line], minutes: int
+) -> None:
+    """Small kernels look so. A little data is none, and the lines of one rank may be a monitor's."""
+    node = Node(2)
+    lines = [*node.steps(20, WORK), *node.steps(64, lambda rank: SPIN | moves(rank))]
+    (hung, *_) = [c for c in fed(lines) if c.verdict is HangVerdict.HUNG]
+    assert round((hung.t - lines[80]["t"]) / 60) == minutes
+    assert (hung.confidence < HangSettings().action_confidence) == (minutes > 10)
 
 
 def test_a_process_that_was_left_out_for_a_while_did_nothing_new() -> None:
@@ -609,7 +628,7 @@ def test_cards_without_utilization_work_at_the_power_of_work(power: float | None
 
     working = unseen(node.steps(60, WORK | {"cpu": 0.0, "log": 0, "read": 0, "write": 0}), power)
     changes = fed([*working, *unseen(node.steps(30, SLEEP), 70.0 if power else None)])
-    assert verdicts(changes) == ["ALIVE", "UNKNOWN", "HUNG"] if power else ["UNKNOWN"]
+    assert verdicts(changes) == (["ALIVE", "SUSPECT", "HUNG"] if power else ["UNKNOWN", "HUNG"])
     assert not changes or changes[-1].confidence < 0.5
 
 
@@ -629,6 +648,16 @@ def test_without_cards_ranks_wait_for_one_that_computes_an_hour_at_most() -> Non
     # One that writes as well is at work.
     saves = node.steps(120, lambda rank: {"cpu": 1.0, "write": 500} if rank == 1 else {"cpu": 0.0})
     assert "HUNG" not in verdicts(without_cards([*one[:80], *saves]))
+
+
+def test_without_cards_a_rank_that_a_debugger_holds_is_the_one_that_is_waited_for() -> None:
+    """Before it is held for long, the other one seems to be."""
+    node = Node(2)
+    lines = node.steps(20, {"cpu": 1.0, "log": 100})
+    lines += node.steps(12, lambda rank: {"cpu": 1.0, "log": 100} if rank == 0 else {"cpu": 0.0, "state": "t"})
+    changes = without_cards(lines)
+    assert [(str(change.verdict), change.ranks) for change in changes[1:]] == [("WAITING", (0,)), ("WAITING", (1,))]
+    assert changes[-1].evidence["row"] == "a debugger"
 
 
 def test_ranks_that_fall_silent_one_after_another_leave_one_that_is_waited_for() -> None:
@@ -823,7 +852,7 @@ def test_the_order_within_a_record_says_nothing(name: str, seed: int, shuffle: i
 
 @pytest.mark.parametrize("state", [{}, {"version": 0}, {"version": 1, "rule": "full", "job": {"cards": 3}}])
 def test_a_strange_state_is_refused(state: Line) -> None:
-    with pytest.raises(ValueError, match="begin a detector anew"):
+    with pytest.raises(ValueError, match="start a new detector"):
         Detector.restored(state)
 
 

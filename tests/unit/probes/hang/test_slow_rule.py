@@ -2,7 +2,7 @@
 plays more of it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,7 @@ from muster.probes.hang.hang_records import CardReading, read
 from muster.probes.hang.slow import SlowChange, SlowRule, SlowSettings, SlowVerdict
 from tests.corpus.measure import trace
 from tests.corpus.scenarios import SCENARIOS, Scenario
-from tests.corpus.slow import ALL, EVEN, SLOW, run_slow
+from tests.corpus.slow import ALL, EVEN, SLOW, run_slow, sampled
 from tests.corpus.variations import VARIATIONS
 
 
@@ -128,3 +128,45 @@ def test_it_changes_no_verdict_of_the_hang_rule() -> None:
 def test_settings_that_do_not_fit_together_are_refused(values: dict[str, float], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         SlowSettings(**values).check_together()  # type: ignore[arg-type]
+
+
+# --- without cards ----------------------------------------------------------------------------------------------------
+
+
+def played(name: str, rule: SlowRule, blind: bool = False) -> Iterator[tuple[Record, SlowChange | None]]:
+    """A job without cards, with the dumps that the rule wants. `blind`: ptrace is forbidden."""
+    told, lines = trace(ALL[name], 1)
+    detector, seen = Detector(), [read(line) for line in lines]
+    for record in sampled(rule, told.play, seen[0].t, seen):
+        if blind:
+            record = replace(record, samples=tuple(replace(stack, frames=()) for stack in record.samples))
+        detector.feed(record)
+        yield record, rule.feed(record, detector.job, HangSettings())
+
+
+def test_where_stacks_may_not_be_read_the_kernel_says_who_waits() -> None:
+    sure, unsure = (
+        next(change for _, change in played("L5", SlowRule(), blind) if change is not None) for blind in (False, True)
+    )
+    assert sure.ranks == unsure.ranks and sure.confidence > 0.5 >= unsure.confidence
+    (rank,) = sure.ranks
+    seen = sure.evidence["ranks"][str(rank)]["stacks"]
+    assert seen["waits_in"] == "all_reduce" and seen["odd"] > seen["readings"] / 3
+    assert unsure.evidence["ranks"][str(rank)]["stacks"]["waits_in"] == ""
+
+
+def test_without_dumps_no_rank_of_a_job_without_cards_is_slow() -> None:
+    rule = SlowRule(SlowSettings(sample_s=0))
+    assert [record.t for record, change in played("L5", rule) if record.samples or change] == []
+
+
+@pytest.mark.parametrize(("name", "most"), [("E11", 6), ("E13", 10), ("E15", 10), ("L5", 12)])
+def test_dumps_are_rare(name: str, most: int) -> None:
+    """Series in an hour or more, of which each costs the node three dumps of each rank."""
+    rule = SlowRule()
+    assert 0 < sum(rule.wants_samples for _ in played(name, rule)) <= most
+
+
+def test_a_rule_that_goes_on_from_its_state_says_the_same_of_dumps() -> None:
+    seen = [record for record, _ in played("L5", SlowRule())]
+    assert told(seen, stored=True) == told(seen) != []

@@ -1,8 +1,6 @@
 """What sysfs tells of a device, and what it does not."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from muster.probes.kernel import pci
 from muster.probes.kernel.pci import Link
@@ -50,34 +48,6 @@ def test_only_a_bus_id_is_looked_up(tmp_path, bus):
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
     (tmp_path / "bus/pci/numa_node").write_text("1")
     assert pci.numa_node(bus, tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [
-        ("0-3,8\n", (0, 1, 2, 3, 8)),
-        ("5", (5,)),
-        ("", ()),
-        ("3-1", ()),
-        ("0-99999", ()),
-        ("0-1,", ()),
-        ("0-1,2-", ()),
-        ("a", ()),
-    ],
-)
-def test_a_list_of_processors(text, cpus):
-    assert pci.cpu_list(text) == cpus
-
-
-@given(st.sets(st.integers(0, 2000)))
-def test_a_list_of_processors_is_read_as_it_was_written(cpus):
-    assert pci.cpu_list(",".join(map(str, sorted(cpus)))) == tuple(sorted(cpus))
-
-
-@given(st.text(alphabet="0123456789-, \n"))
-def test_any_text_is_a_list_or_none(text):
-    found = pci.cpu_list(text)
-    assert list(found) == sorted(set(found))
 
 
 def test_a_name_is_spelled_as_sysfs_does():

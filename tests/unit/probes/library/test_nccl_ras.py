@@ -98,7 +98,7 @@ async def test_the_missing_comma() -> None:
         (b'{"communicators": []} x', 23),
         (b'{"communicators": [{"hash": 7}]}', -1),
         (b'{"communicators": [{"hash": "\xff"}]}', -1),
-        (b'{"x": ' + b"[" * 100_000, -1),
+        (b'{"x": ' + b"[" * 100_000, None),
         (b"[]", -1),
         (b"{}", -1),
         (b'{"communicators": [], "nvml_dev": 1 "x": 2, "y" }', None),
@@ -115,7 +115,7 @@ async def test_a_malformed_answer_shows_where(body: bytes, position: int | None)
 
 async def test_answers_of_what_is_no_ras() -> None:
     for server, said in [
-        (RasServer(greeting=b"-ERR unknown command\r\n"), "does not greet as RAS"),
+        (RasServer(greeting=b"-ERR unknown command\r\n"), "does not answer as RAS"),
         (RasServer(greeting=b"\x1b[31m" * 2000), "no line"),
         (RasServer(format_set=b"ERROR: Unknown command set format json\n"), "no JSON"),
         (RasServer(b"ERROR: out of memory\n"), "RAS refuses: ERROR: out of memory"),
@@ -201,7 +201,7 @@ async def test_another_process_answers() -> None:
     other = os.getppid()
     server = RasServer(report(communicator([rank(0, 1, 7)])))
     async with server.listening() as port:
-        with pytest.raises(RasOtherJob, match="not known as one of the job's"):
+        with pytest.raises(RasOtherJob, match="does not belong to the job"):
             await ask_ras(target(port), {other: 1}, deadline_s=LIMIT_S)
         found = await ask_ras(target(port), {other: 1, PID: 1}, deadline_s=LIMIT_S)
     assert server.commands[0] == "CLIENT PROTOCOL 2" and server.commands[1].startswith("CLIENT")

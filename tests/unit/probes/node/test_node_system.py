@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from muster.probes.cards.accelerator import SLOT
 from muster.probes.cards.driver import View
 from muster.probes.checks.result import Action, Code, Status
+from muster.probes.kernel import mount_table
 from muster.probes.node import filesystems, infiniband, nics, odd_processes, processes
-from muster.probes.node.filesystems import Mount, parse_mounts
+from muster.probes.node.filesystems import Mount, mounts_of
 from muster.probes.node.infiniband import Port
 from muster.probes.node.memory import Memory
 from muster.probes.node.node_check import About
@@ -186,7 +187,7 @@ not a mount at all
 
 
 def test_mountinfo():
-    assert parse_mounts(TABLE) == [
+    assert mounts_of(mount_table.parse(TABLE)) == [
         Mount("/sys", "sysfs", "sysfs", False),
         Mount("/", "ext4", "/dev/nvme0n1p2", False),
         Mount("/data disk", "xfs", "/dev/nvme1n1", True, became_read_only=True),
@@ -196,11 +197,12 @@ def test_mountinfo():
         Mount("/share", "nfs4", "server:/a b", False),
         Mount("/old", "tmpfs", "none", False),
     ]
+    assert [one.path for one in mount_table.parse(TABLE, "ext4")] == ["/", "/image", "/cdrom", "/old"]
 
 
 @given(st.text())
 def test_mountinfo_takes_any_text(text):
-    assert all(isinstance(mount, Mount) for mount in parse_mounts(text))
+    assert all(isinstance(mount, Mount) for mount in mounts_of(mount_table.parse(text)))
 
 
 def disk(path="/", read_only=False, type="ext4"):
@@ -227,7 +229,7 @@ def test_what_was_read_only_from_the_beginning_is_meant_so(mount):
 
 
 def test_a_file_system_that_became_read_only_before_the_first_look():
-    (found,) = [one for one in mounts(parse_mounts(TABLE)) if one.code is Code.FS_READ_ONLY]
+    (found,) = [one for one in mounts(mounts_of(mount_table.parse(TABLE))) if one.code is Code.FS_READ_ONLY]
     assert (found.device, found.status) == ("/data disk", Status.WARN)
 
 

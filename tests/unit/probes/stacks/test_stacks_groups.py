@@ -110,7 +110,7 @@ def test_other_threads_do_not_part_ranks_at_the_same_place():
     (group,) = grouped([one(0, "beat (b.py:1)"), one(1, "beat (b.py:2)")])
     assert group.lines == (
         *("f (a.py:1)", "", "thread 'reader', and 1 more like it:", "    read (io.py:2)"),
-        *("", "2 other Python threads are not the same in all of these: look at one rank alone"),
+        *("", "2 other Python threads differ between these processes: show one rank with --rank"),
     )
 
 

@@ -76,7 +76,7 @@ def test_what_is_deep_or_many_is_bounded():
     assert len(found) == MAX_THREADS
     assert len(found[0].frames) == MAX_FRAMES
     assert (found[0].frames[0], found[0].frames[-1]) == ("f0 (a.py:0)", "f4999 (a.py:4999)")
-    assert f"({5000 - MAX_FRAMES + 1} frames are left out)" in found[0].frames
+    assert f"({5000 - MAX_FRAMES + 1} frames are not shown)" in found[0].frames
 
 
 @pytest.mark.parametrize(

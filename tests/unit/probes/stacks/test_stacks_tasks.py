@@ -24,7 +24,7 @@ def test_the_rest_of_a_sleep_is_known(command: list[str]) -> None:
             left = tasks.sleep_left(folder, process.pid)
             if left is None and not may_look(folder):
                 pytest.skip("needs the right to trace a process")
-            assert left is not None and 3000 < left <= 4000
+            assert left is not None and 3000 < left < 4001  # coreutils 9 rounds up
         finally:
             process.kill()
 

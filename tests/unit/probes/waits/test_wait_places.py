@@ -144,6 +144,24 @@ def test_what_a_program_does_below_a_save_or_a_loader_is_part_of_that(outer: str
     assert place(rank_stack(process("write (train.py:60)", outer, USER, wchan="hrtimer_nanosleep"))).kind is kind
 
 
+@pytest.mark.parametrize(
+    "frames",
+    [
+        # As PyTorch 2.13 shows them where a compiler of another process was killed: its lock file stays.
+        (
+            "wait (torch/utils/file_baton.py:50)",
+            "_jit_compile (torch/utils/cpp_extension.py:2400)",
+            "load (torch/utils/cpp_extension.py:1927)",
+        ),
+        ("acquire (filelock/_api.py:332)", "__enter__ (filelock/_api.py:376)"),
+    ],
+)
+def test_a_lock_file_is_not_what_is_done_below_it(frames: tuple[str, ...]) -> None:
+    found = place(rank_stack(process(*frames, USER, wchan="hrtimer_nanosleep")))
+    assert found.kind is WaitKind.LOCK_FILE and found.line == USER
+    assert found.text.startswith("waits for a lock file") and found.plural.startswith("wait for a lock file")
+
+
 @pytest.mark.parametrize("frame", ["result (concurrent/futures/_base.py:451)", "get (multiprocessing/pool.py:768)"])
 def test_workers_of_its_own_are_no_lock(frame: str) -> None:
     found = process("wait (threading.py:327)", frame, USER, wchan="futex_do_wait")

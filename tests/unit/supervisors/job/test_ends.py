@@ -16,7 +16,7 @@ from muster.supervisors.model.lifecycle import Job, Rank, Stop
 from muster.supervisors.model.replay import apply
 from muster.supervisors.model.states import STEP, State, StopCause
 from muster.supervisors.paths import JobPaths
-from muster.supervisors.system import oom
+from muster.supervisors.system import cgroups, oom
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.wire.link import NurseryLink
 from tests.unit.supervision import in_own_process, wait_ended
@@ -152,6 +152,42 @@ def test_without_any_witness_it_is_reported(tmp_path):
     outcome, detail = killed(tmp_path, None)
     assert outcome == "SIGNALLED"
     assert "cannot be read" in detail
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"memory.events": "oom_kill 1\n"}, "has killed 1 process of {around} so far: out of memory"),
+        (
+            {"memory.events": "oom_kill 2\n", "memory.events.local": "oom 2\n", "memory.max": "157286400\n"},
+            "has killed 2 processes of {around} so far: out of memory, at its limit of 150 MiB",
+        ),
+        ({"memory.events": "oom_kill 0\n"}, "may have run out of memory"),
+    ],
+)
+def test_the_cgroup_around_is_a_witness_and_proves_nothing(tmp_path, files, words):
+    """A container's: it may have been another process of it, and long ago."""
+    around = tmp_path / "around"
+    around.mkdir()
+    for name, text in files.items():
+        (around / name).write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cgroups, "around", lambda _: around)
+        outcome, detail = killed(tmp_path, None)
+    assert outcome == "SIGNALLED" and words.format(around=around) in detail, detail
+
+
+@pytest.mark.parametrize(("before", "outcome"), [(1, "OUT_OF_MEMORY"), (2, "SIGNALLED"), (None, "SIGNALLED")])
+def test_what_the_cgroup_around_counts_in_this_attempt_proves_it(tmp_path, before, outcome):
+    """Of a job without a cgroup of its own, as in a container."""
+    around = tmp_path / "around"
+    around.mkdir()
+    (around / "memory.events").write_text("oom_kill 2\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cgroups, "around", lambda _: around)
+        found, detail = killed(tmp_path, None, oom_kills_around=before)
+    assert found == outcome
+    assert ("of the cgroup around the job: out of memory" in detail) == (outcome == "OUT_OF_MEMORY")
 
 
 @pytest.mark.parametrize(

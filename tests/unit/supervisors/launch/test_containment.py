@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pytest
 
-from muster.probes.kernel import process
+from muster.probes.kernel import mount_table, process
 from muster.supervisors.launch.containment import ENOUGH_SCANS, Containment
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.spec_fields import JOB_ID
@@ -473,12 +473,35 @@ def test_a_jobs_cgroup_is_taken_over_and_others_have_another(cgroup, tmp_path):
         os.rmdir(other)
 
 
+def test_a_cgroup_that_takes_no_process_is_none(cgroup, tmp_path, monkeypatch):
+    """As it is below one whose threads have a controller of their own."""
+    above = Path(cgroup)
+    (above / "threads").mkdir()
+    (above / "threads" / "cgroup.type").write_text("threaded")
+    monkeypatch.setattr(cgroups, "find_cgroup_root", lambda: above)
+    monkeypatch.setattr(hierarchies, "folder_of", lambda *_: None)
+    assert make_cgroup(Root.under(tmp_path), "other") == ("", "")
+    assert [path.name for path in above.iterdir() if path.is_dir()] == ["threads"]
+
+
 def test_where_there_is_no_cgroup_there_is_none(tmp_path, monkeypatch):
     for root in (None, tmp_path / "missing", tmp_path):  # none; cannot be made; no cgroup.kill
         monkeypatch.setattr(cgroups, "find_cgroup_root", lambda root=root: root)
         monkeypatch.setattr(hierarchies, "folder_of", lambda *_: None)
         assert make_cgroup(Root.under(tmp_path), "job") == ("", "")
     assert list(tmp_path.iterdir()) == [], "nothing is left of the attempt"
+
+
+def test_a_daemon_with_a_cgroup_of_its_own_makes_those_of_jobs_beside_it(tmp_path, monkeypatch):
+    """As DelegateSubgroup of systemd has it: the cgroup above has no process, and can hand controllers down."""
+    mounts, own = f"30 1 0:26 / {tmp_path} rw - cgroup2 cgroup2 rw\n", "/above/muster-daemon"
+    (tmp_path / "above" / "muster-daemon").mkdir(parents=True)
+    (tmp_path / "muster-daemon").mkdir()
+    monkeypatch.setattr(mount_table, "read", lambda kind: mount_table.parse(mounts, kind))
+    monkeypatch.setattr(process, "cgroup", lambda *_: own)
+    assert cgroups.find_cgroup_root() == tmp_path / "above"
+    own = "/muster-daemon"  # not the root of all
+    assert cgroups.find_cgroup_root() == tmp_path / "muster-daemon"
 
 
 def test_a_scope_has_leaves_and_hands_the_controllers_down_to_them(tmp_path, monkeypatch):

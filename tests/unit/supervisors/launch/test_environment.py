@@ -46,7 +46,7 @@ def env_of(made: Job | None = None, rank: int = 1, account: Account = ACCOUNT, *
 # --- what all processes are given -------------------------------------------------------------------------------------
 
 COMMON = {
-    "PATH": environment.DEFAULT_PATH,
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/home/ann",
     "USER": "ann",
     "LOGNAME": "ann",
@@ -214,7 +214,9 @@ def test_folders_of_the_platform_are_where_the_job_works():
 
 def test_nccl_variables_are_set_on_the_platform_alone(monkeypatch):
     monkeypatch.setattr("os.path.exists", lambda path: path in ("/sys/class/net/eth0", "/sys/class/net/bond0"))
-    nccl = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "bond0,eth0"}
+    ports = {"/sys/class/infiniband": ["mlx5_0", "mlx5_bond_0"]}
+    monkeypatch.setattr("os.listdir", lambda path: ports[path])
+    nccl = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "bond0,eth0", "NCCL_IB_HCA": "^mlx5_bond_0"}
     platform = {"MA_VJ_NAME": "ma-job-1"}
 
     def said(**changes: Any) -> dict[str, str]:
@@ -226,7 +228,8 @@ def test_nccl_variables_are_set_on_the_platform_alone(monkeypatch):
     assert said(env=platform, boot="mpi") == {}
     assert not {name for name in env_of(on_cards("ascend"), env=platform) if name.startswith("NCCL_")}
     monkeypatch.setattr("os.path.exists", lambda _: False)
-    assert said(env=platform) == {"NCCL_DEBUG": "INFO"}
+    ports["/sys/class/infiniband"] = ["mlx5_bond_0"]
+    assert said(env=platform) == {"NCCL_DEBUG": "INFO"}, "the only port of the node stays"
 
 
 def test_a_rank_table_makes_it_an_ascend_job():

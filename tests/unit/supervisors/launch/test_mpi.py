@@ -279,7 +279,7 @@ def test_names_that_cannot_be_handed_on_are_reported(cluster):
     lead = cluster.start("n", ["lead", "--job-id=j", "--ready-timeout=9", "--env-file=e", "--hostfile=h", "--slots=1",
                                "--", "mpirun"], **{"MA_%": "1"})  # fmt: skip
     assert lead.code() == 0
-    assert "not given to the ranks, as mpirun takes no such name: 'MA_%'" in lead.said
+    assert "mpirun cannot pass variables with these names to the ranks: 'MA_%'" in lead.said
 
 
 # --- several nodes ----------------------------------------------------------------------------------------------------

@@ -60,5 +60,5 @@ def test_what_is_written_of_the_cards_is_read_in_this_boot_alone():
 
 @pytest.mark.parametrize("damage", [[], "x", None, {}, {"boot": "boot"}, {"boot": "boot", "uuids": []}])
 def test_what_is_damaged_says_so(damage: object):
-    with pytest.raises(ValueError, match="does not tell of cards"):
+    with pytest.raises(ValueError, match="does not describe cards"):
         CardsNow.of_written(damage, "boot")

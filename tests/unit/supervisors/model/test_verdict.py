@@ -7,19 +7,9 @@ import pytest
 from muster.probes.kernel import process
 from muster.probes.kernel.endings import describe
 from muster.supervisors.model.lifecycle import Asked, Job, Rank, Stop, Verdict
+from muster.supervisors.model.rank_ends import failed, failures, first_failure, outcome, shell_code, stop_may_come
 from muster.supervisors.model.states import Outcome, State, StopCause
-from muster.supervisors.model.verdict import (
-    failed,
-    failures,
-    first_failure,
-    not_prepared,
-    outcome,
-    reach,
-    recommend,
-    shell_code,
-    so_far,
-    stop_may_come,
-)
+from muster.supervisors.model.verdict import not_prepared, reach, recommend, so_far
 
 EXIT_0, EXIT_7, SEGV, SEGV_CORE, TERM, KILL = 0, 7 << 8, 11, 11 | 0x80, 15, 9
 

@@ -5,15 +5,15 @@ import pytest
 
 from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.staging_progress import SIZE, StagingProgress
-from muster.supervisors.staging import credentials, tries
+from muster.supervisors.staging import copies, credentials
+from muster.supervisors.staging.copies import Tries
 from muster.supervisors.staging.reporting import Reporting
-from muster.supervisors.staging.tries import Tries
 from muster.supervisors.staging.troubles import FileChanged, NotCopyable, SecretMask, TryAgain, of_remote
 
 
 @pytest.fixture
 def reporting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reporting:
-    monkeypatch.setattr(tries, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(copies, "FIRST_PAUSE_S", 0.0)
     with open(tmp_path / "progress", "wb") as file:
         return Reporting(file.fileno(), "inputs", SecretMask())
 
@@ -78,7 +78,7 @@ def test_secrets_are_taken_out_of_texts() -> None:
     ("mode", "text", "said"),
     [
         (0o640, "[s3]\n", "chmod 600"),
-        (0o600, "key = 'hunter2'\n", "outside of a section"),
+        (0o600, "key = 'hunter2'\n", "outside a section"),
         (0o600, "[s3]\nkey = hunter2\n", "line 2"),
     ],
 )

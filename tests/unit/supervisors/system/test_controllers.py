@@ -86,6 +86,21 @@ def test_a_usual_limit_of_processes_is_not_missed():
     assert "limit of pids is not in force" in job_limits.set_limits("", {}, JobLimits(pids=100))
 
 
+def test_of_a_cgroup_that_has_processes_no_controller_is_handed_down(tmp_path):
+    """The kernel would take cpu and pids there: no cgroup of a job could then have a process any more."""
+    own, job = tmp_path / "own", tmp_path / "own" / "job"
+    job.mkdir(parents=True)
+    (own / "cgroup.type").write_text("domain\n")
+    (own / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+    (own / "cgroup.procs").write_text("77\n")
+    said = job_limits.set_limits(str(job), {}, JobLimits(1e9, 0.5, 64))
+    assert [f"limit of {name} is not in force" in said for name in ("memory", "cpu", "pids")] == [True] * 3, said
+    assert not (own / "cgroup.subtree_control").exists() and list(job.iterdir()) == []
+    (own / "cgroup.procs").write_text("")
+    assert job_limits.set_limits(str(job), {}, JobLimits(pids=64)) == ""
+    assert (own / "cgroup.subtree_control").read_text() == "+pids"
+
+
 def test_kills_out_of_memory_as_v1_counts_them(tmp_path):
     (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
     (tmp_path / "memory.limit_in_bytes").write_text("67108864\n")

@@ -2,15 +2,18 @@
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from muster.supervisors.supervision_errors import AlreadySupervised
 from muster.supervisors.system import lock
+from tests.conftest import eventually
 
 _HOLD = "import sys; from pathlib import Path; from muster.supervisors.system import lock; p = Path(sys.argv[1]); "
 _HOLD += "held = lock.take(p, p.parent); print('held', flush=True); sys.stdin.read()"
@@ -92,3 +95,22 @@ def test_a_child_that_does_not_execute_does_not_hold_it(tmp_path: Path) -> None:
         os.kill(child, signal.SIGKILL)
         os.close(read)
         os.close(write)
+
+
+@pytest.mark.parametrize("program", [_HOLD, _OLD], ids=["this release", "an old one"])
+def test_who_waits_gets_on_once_the_holder_has_died_wherever_its_folder_is(tmp_path: Path, program: str) -> None:
+    before, behind = tmp_path / "before", tmp_path / "behind"
+    before.mkdir()
+    with _holder(program, before / "lock") as other:
+        folder = os.open(before, os.O_RDONLY)
+        waiting = threading.Thread(target=lock.wait, args=("lock", folder), daemon=True)
+        waiting.start()
+        before.rename(behind)
+        blocked = re.compile(rf"-> POSIX .* {os.getpid()} ")
+        eventually(lambda: blocked.search(Path("/proc/locks").read_text()), message="it waits")
+        assert waiting.is_alive()
+        other.kill()
+        waiting.join(60)
+        assert not waiting.is_alive()
+    lock.take(behind / "lock", behind).close()
+    os.close(folder)

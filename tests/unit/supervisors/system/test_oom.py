@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.probes.kernel import kmsg
 from muster.supervisors.system import oom
 
 #: As Linux 5.4 to 6.12 write them (mm/oom_kill.c, __oom_kill_process).
@@ -28,6 +29,17 @@ ALLOCATING = (
 # --- the kernel's log -------------------------------------------------------------------------------------------------
 
 
+def killed(record, oldest=0.0):
+    parsed = kmsg.parse(record.encode())
+    return {} if parsed is None else oom.parse(parsed, oldest)
+
+
+def at_limit(record, oldest, cgroup):
+    parsed = kmsg.parse(record.encode())
+    assert parsed is not None
+    return oom.parse_limited(parsed, oldest, cgroup)
+
+
 @pytest.mark.parametrize(
     ("record", "pid", "name"),
     [
@@ -39,11 +51,13 @@ ALLOCATING = (
         (GLOBAL.replace("(python)", "(my job)"), 4711, "my job"),
         (GLOBAL.replace("(python)", "((sd-pam))"), 4711, "(sd-pam)"),
         (GLOBAL.replace("(python)", "()"), 4711, ""),
-        (GLOBAL.replace("3,1234,", "268435459,99999999999,"), 4711, "python"),  # PRINTK_CALLER, a long life
+        (GLOBAL.replace("(python)", r"(a\x0ab)"), 4711, "a\nb"),
+        (GLOBAL.replace("3,1234,", "3,99999999999,"), 4711, "python"),
+        (GLOBAL.replace("-;", "-,caller=T4711;"), 4711, "python"),
     ],
 )
 def test_a_process_that_the_kernel_killed(record, pid, name):
-    assert oom.parse(record, 0.0) == {pid: name}
+    assert killed(record) == {pid: name}
 
 
 def test_a_process_that_reached_the_limit_of_a_cgroup():
@@ -51,10 +65,10 @@ def test_a_process_that_reached_the_limit_of_a_cgroup():
         "6,2,5678901234,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
         "oom_memcg=/pods/7/muster-1-job,task_memcg=/pods/7/muster-1-job/rank,task=my, job,pid=4711,uid=0\n"
     )
-    assert oom.parse_limited(record, 0.0, "/sys/fs/cgroup/muster-1-job") == "my, job (pid 4711)"
-    assert oom.parse_limited(record, 0.0, "/sys/fs/cgroup/muster-1-jo") == ""  # another job
-    assert oom.parse_limited(record, 6000.0, "/sys/fs/cgroup/muster-1-job") == ""  # too old
-    assert oom.parse_limited(record.replace("_MEMCG", "_NONE"), 0.0, "/sys/fs/cgroup/muster-1-job") == ""
+    assert at_limit(record, 0.0, "/sys/fs/cgroup/muster-1-job") == "my, job (pid 4711)"
+    assert at_limit(record, 0.0, "/sys/fs/cgroup/muster-1-jo") == ""  # another job
+    assert at_limit(record, 6000.0, "/sys/fs/cgroup/muster-1-job") == ""  # too old
+    assert at_limit(record.replace("_MEMCG", "_NONE"), 0.0, "/sys/fs/cgroup/muster-1-job") == ""
 
 
 @pytest.mark.parametrize(
@@ -71,23 +85,23 @@ def test_a_process_that_reached_the_limit_of_a_cgroup():
     ],
 )
 def test_other_records_say_nothing(text):
-    assert oom.parse(f"6,1,5678901234,-;{text}\n", 0.0) == {}
+    assert killed(f"6,1,5678901234,-;{text}\n") == {}
 
 
 @pytest.mark.parametrize("head", ["", "3", "3,1", "3,1,", "3,1,-5,-", "3,1,x,-", "3,1,1.5,-", "3,1,²,-"])
 def test_a_record_that_is_none_says_nothing(head):
-    assert oom.parse(f"{head};{GLOBAL.partition(';')[2]}", 0.0) == {}
+    assert killed(f"{head};{GLOBAL.partition(';')[2]}") == {}
 
 
 @pytest.mark.parametrize(("oldest", "seen"), [(0.0, True), (5678.901233, True), (5678.901235, False), (1e9, False)])
 def test_what_was_before_the_rank_was_another_process(oldest, seen):
     """Its pid may have been used before; times of the log are microseconds."""
-    assert oom.parse(GLOBAL, oldest) == ({4711: "python"} if seen else {})
+    assert killed(GLOBAL, oldest) == ({4711: "python"} if seen else {})
 
 
 @given(st.text())
 def test_a_kernel_log_with_any_content_is_read(text):
-    assert isinstance(oom.parse(text, 0.0), dict)
+    assert isinstance(killed(f"3,1,5,-;{text}"), dict)
 
 
 #: What the link of the first pid namespace says.
@@ -102,7 +116,7 @@ class Log:
         self._left = list(records)
         # A namespace of processes is not what this is about; see the test of its own.
         monkeypatch.setattr(os, "readlink", lambda _: FIRST)
-        monkeypatch.setattr(os, "open", lambda path, flags: 77 if path == "/dev/kmsg" else pytest.fail(path))
+        monkeypatch.setattr(os, "open", lambda path, flags: 77 if path == kmsg.PATH else pytest.fail(path))
         monkeypatch.setattr(os, "read", lambda fd, _: self._next(fd))
         monkeypatch.setattr(os, "close", self.closed.append)
 
@@ -124,6 +138,7 @@ def test_all_records_since_then_are_read(monkeypatch):
         monkeypatch,
         now(GLOBAL),
         BrokenPipeError(errno.EPIPE, "overwritten"),
+        OSError(errno.EINVAL, "too long"),
         b"6,1,2,-;\xff\xfe no UTF-8\n",
         now(MEMCG),
     )
@@ -138,7 +153,7 @@ def test_what_was_killed_long_before_is_not_taken_for_the_rank(monkeypatch):
 
 
 def test_an_error_or_the_end_is_the_end(monkeypatch):
-    for last in (OSError(errno.EINVAL, "too long"), b""):
+    for last in (OSError(errno.EIO, "defect"), b""):
         log = Log(monkeypatch, now(GLOBAL), last, now(MEMCG))
         assert oom.victims(time.clock_gettime(time.CLOCK_BOOTTIME)) == {4711: "python"}
         assert log.closed == [77]

@@ -57,5 +57,48 @@ def test_the_parts_are_what_matters_in_its_order() -> None:
         "RUNNING", "1m15s", "HUNG (spin)", "SLOW rank 1", "no answer from the daemon", "1 of 2 ranks", "cards 95%",
         "4 s/step", "attempt 1 of 3", "j",
     ]  # fmt: skip
+    # Before and after the ranks: nothing of them, and what the step has printed last, as far as there is room.
     waits = job_pb2.Job(state=job_pb2.JOB_STATE_PREPARING, step="requirements", accepted_at=Timestamp(seconds=1000))
-    assert [part.text for part in job_line.parts(waits, None, None, 1012.0)][:3] == ["PREPARING", "requirements", "12s"]
+    line = job_line.parts(waits, None, None, 1012.0, last_words="Collecting torch")
+    assert [part.text for part in line] == ["PREPARING", "requirements", "12s", "Collecting torch"] and line[-1].cut
+
+
+def test_a_copy_says_how_far_it_is_and_how_long_it_takes() -> None:
+    copies = job_pb2.Job(
+        job_id="j", state=job_pb2.JOB_STATE_PREPARING, step="inputs", accepted_at=Timestamp(seconds=1000),
+        staging=job_pb2.StagingProgress(files=3, files_done=1, bytes=3 << 30, bytes_done=1 << 30, retries=2),
+    )  # fmt: skip
+    assert [part.text for part in job_line.parts(copies, None, None, 1012.0, speed=100 * 2**20, last_words="x")] == [
+        "PREPARING", "inputs 1.0GiB of 3.0GiB", "100.0MiB/s, 20s left", "1 of 3 files", "2 retries", "12s", "j",
+    ]  # fmt: skip
+    copies.staging.Clear()
+    copies.staging.SetInParent()  # it looks what there is to copy
+    assert [part.text for part in job_line.parts(copies, None, None, 1012.0)][:3] == ["PREPARING", "inputs", "12s"]
+
+
+def test_the_speed_of_a_copy_is_that_of_its_last_seconds() -> None:
+    speed = job_line.CopySpeed()
+    assert speed.now is None
+    speed.take("inputs", 0, 100.0)
+    assert speed.now is None
+    for at in range(1, 31):
+        speed.take("inputs", 1000 * min(at, 10), 100.0 + at)
+    assert speed.now == 0  # nothing has come for ten seconds
+    speed.take("outputs", 500, 131.0)  # another copy begins anew
+    assert speed.now is None
+    speed.take("outputs", 700, 132.0)
+    assert speed.now == 200
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (b"", ""),
+        (b"a\nlast line\n", "last line"),
+        (b" 10%|#  \r 90%|###\r", "90%|###"),
+        (b"\x1b[31mred\x1b[0m\tand \x07 more", "red and \\x07 more"),
+        (b"2026-11-28T10:00:00.000 [muster] pre_start: begins\n", ""),
+    ],
+)
+def test_the_last_words_of_a_step_are_one_clean_line(log: bytes, words: str) -> None:
+    assert job_line.last_words(log) == words

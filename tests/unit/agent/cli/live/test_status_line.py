@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pyte = pytest.importorskip("pyte")
-from muster.agent.cli.live.output_tail import LinePlace, OutputTail  # noqa: E402
+from muster.agent.cli.live.status_line import LinePlace, OutputTail  # noqa: E402
 from tests.screen import Drawn, Screen  # noqa: E402
 
 #: Writes the pieces of each case through the line, which is drawn again before and behind each of them.
@@ -111,9 +111,9 @@ def test_places_that_are_not_certain_are_left_alone() -> None:
     )
 
 
-def test_long_work_shows_for_how_long_it_has_gone_on_below_its_messages() -> None:
+def test_long_work_shows_how_far_it_is_below_its_messages() -> None:
     code = (
-        "from muster.agent.cli.live.work_line import working; from muster.agent.cli.printing import emit, note\n"
+        "from muster.agent.cli.live.at_terminal import working; from muster.agent.cli.printing import emit, note\n"
         "with working('testing the cards'):\n    note('card 1 is slow'); input()\nemit('a table\\n')"
     )
     with Screen([sys.executable, "-c", code], env={}) as terminal:

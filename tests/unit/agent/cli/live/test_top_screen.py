@@ -6,7 +6,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from muster.agent.cli.live import top_screen
 from muster.agent.cli.live.recent import Recent
-from muster.agent.cli.live.top_choice import HELP, HELP_SHORT, SPANS, TopChoice, keys
+from muster.agent.cli.live.top_choice import HELPS, SPANS, TopChoice, keys
 from muster.v1 import job_pb2, node_pb2, telemetry_pb2
 
 T = 1_780_300_800
@@ -53,7 +53,7 @@ def test_what_stands_out_comes_first_and_all_fits(seen: tuple[telemetry_pb2.GetT
     now, recent = seen
     text = top_screen.screen(now, recent, TopChoice(), 80, 24)
     lines = text.splitlines()
-    assert len(lines) == 24 and max(map(len, lines)) <= 80 and lines[-1] == HELP
+    assert len(lines) == 24 and max(map(len, lines)) <= 80 and lines[-1] == HELPS[0]
     cards = lines[3:11]
     assert [line.split()[0] for line in cards] == ["7", "5", "0", "1", "2", "3", "4", "6"]
     assert cards[0].endswith("  CRITICAL free") and cards[1].endswith("  ODD llama")
@@ -69,12 +69,48 @@ def test_what_stands_out_comes_first_and_all_fits(seen: tuple[telemetry_pb2.GetT
             lines = top_screen.screen(now, recent, choice, width, height).splitlines()
             assert len(lines) == height and max(map(len, lines)) <= width
     narrow = top_screen.screen(now, recent, TopChoice(), 20, 11).splitlines()
-    assert narrow[1] == "CARD UTIL -5m  JOB" and narrow[-1] == HELP_SHORT
+    assert narrow[1] == "CARD UTIL -5m  JOB" and narrow[-1] == HELPS[2]
     assert narrow[2].split()[0] == "7" and narrow[3].startswith("   5  20%") and narrow[3].endswith(" ODD …")
     card = top_screen.screen(now, recent, TopChoice(card=5), 20, 11).splitlines()
     assert card[1].startswith("CARD 5") and card[4].startswith("      100 |") and card[8].split() == ["Memory", "50%"]
     rank = top_screen.screen(now, recent, TopChoice(rank=("llama", 4)), 20, 11).splitlines()
     assert rank[2:4] == ["RANK    CPU   MEMORY", "   4   900%   1.0GiB"]
+
+
+@pytest.mark.parametrize(("width", "curve"), [(80, 29), (40, 15)])
+def test_jobs_whose_names_begin_alike_differ_on_the_screen(
+    seen: tuple[telemetry_pb2.GetTelemetryResponse, Recent], width: int, curve: int
+) -> None:
+    now, recent = seen
+    for card in now.cards[:6]:
+        card.job_id = f"llama-7b-pretrain-{'ab'[card.index % 2]}"
+    lines = top_screen.screen(now, recent, TopChoice(), width, 24).splitlines()
+    assert max(map(len, lines)) <= width and "q quit" in lines[-1]
+    head = next(line for line in lines if line.startswith("CARD"))
+    cards = [line for line in lines[lines.index(head) + 1 :] if line[:4].strip().isdecimal()][:8]
+    shown = {line[head.index("JOB") :].split()[-1] for line in cards}
+    narrow = {"llama-7…rain-a", "llama-7…rain-b", "llama…in-b", "free"}
+    assert shown == ({now.cards[0].job_id, now.cards[1].job_id, "free"} if width == 80 else narrow), cards
+    begin = cards[2].index("%") + (2 if width < 56 else 3)
+    assert head.index("JOB") - begin >= curve
+
+
+def test_the_screen_says_what_it_cuts_and_a_long_name_hides_no_state(
+    seen: tuple[telemetry_pb2.GetTelemetryResponse, Recent],
+) -> None:
+    now, recent = seen
+    lines = top_screen.screen(now, recent, TopChoice(), 80, 18).splitlines()
+    assert lines[-2] == "... 2 more lines: j shows one job, r one rank, a taller terminal all"
+    assert lines[-3].split()[0] == "1"
+    assert "more lines" not in top_screen.screen(now, recent, TopChoice(), 80, 21)
+    other = telemetry_pb2.GetTelemetryResponse()
+    other.CopyFrom(now)
+    other.jobs[0].job_id = "llama-70b-" * 12
+    other.cards[0].reading.ClearField("power_watts")
+    lines = top_screen.screen(other, recent, TopChoice(by_number=True), 80, 24, silent="NO ANSWER for 5s").splitlines()
+    (job,) = (line for line in lines if line.startswith("JOB "))
+    assert len(job) == 80 and job.startswith("JOB llama-70b-") and job.endswith("…  RUNNING  devices 0-5  SLOW rank 3")
+    assert lines[1] == "NO ANSWER for 5s" and lines[3].split()[3:6] == ["50%", "-", "60C"]
 
 
 def test_keys_lead_through_jobs_cards_and_ranks(seen: tuple[telemetry_pb2.GetTelemetryResponse, Recent]) -> None:

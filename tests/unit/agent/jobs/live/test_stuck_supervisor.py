@@ -74,3 +74,14 @@ def test_each_change_is_an_event_and_a_mark(entry: Entry):
         ("job.supervisor_stuck", "a", {"pid": "7", "state": "stopped"}),
         ("job.supervisor_works", "a", {"pid": "7"}),
     ]
+
+
+def test_the_next_daemon_tells_once_that_it_works_again(entry: Entry):
+    events: list[Event] = []
+    stuck = StuckSupervisor(entry, events.append, was_stuck=True)
+    see(stuck, "T" * (LOOKS - 1))
+    assert not events, "it may be stuck still"
+    see(stuck, "S" * 3)
+    assert [event.kind for event in events] == ["job.supervisor_works"]
+    see(stuck, "T" * LOOKS + "S")
+    assert [event.kind for event in events[1:]] == ["job.supervisor_stuck", "job.supervisor_works"]

@@ -62,6 +62,12 @@ def test_a_daemon_that_was_killed_is_missed_from_its_last_event_on() -> None:
     ]  # fmt: skip
     found = [(bar.begin, bar.end, bar.look) for bar in node_lanes.stops(events)]
     assert found == [(5, 9, "stopped"), (12, 20, "lost")]
+    # It took readings after its last event.
+    assert [bar.begin for bar in node_lanes.stops(events, [2.0, 6.0, 16.0, 22.0])] == [5, 16.0]
+
+
+def test_a_first_daemon_is_not_missed_before_though_the_kernels_log_goes_back_further() -> None:
+    assert node_lanes.stops([_event(1, "node.event", **XID), _event(9, "node.started")]) == []
 
 
 def test_reports_are_counted_with_those_that_came_too_often_to_be_written() -> None:

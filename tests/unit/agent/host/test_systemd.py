@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from muster.agent.host import journald
+from muster.agent.host import systemd
 
 
 def fields(data: bytes) -> dict[str, str]:
@@ -25,7 +25,7 @@ def fields(data: bytes) -> dict[str, str]:
 
 
 def entry(**told: Any) -> dict[str, str]:
-    return fields(journald.entry(None, "info", told))
+    return fields(systemd.journal_entry(None, "info", told))
 
 
 def test_facts_are_fields() -> None:
@@ -55,12 +55,12 @@ def test_nothing_breaks_out_of_its_field() -> None:
 
 def test_what_the_journal_does_not_take_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        monkeypatch.setattr(journald, "ADDRESS", f"{folder}/socket")
-        journal = journald.Journal()
-        journal.info(journald.entry(None, "info", {"event": "lost"}))
+        monkeypatch.setattr(systemd, "JOURNAL", f"{folder}/socket")
+        journal = systemd.Journal()
+        journal.info(systemd.journal_entry(None, "info", {"event": "lost"}))
         listener.bind(f"{folder}/socket")
-        journal.info(journald.entry(None, "info", {"event": "there"}))
-        journal.info(journald.entry(None, "info", {"event": "again"}))
+        journal.info(systemd.journal_entry(None, "info", {"event": "there"}))
+        journal.info(systemd.journal_entry(None, "info", {"event": "again"}))
         first, second = (fields(listener.recv(1 << 16)) for _ in range(2))
         journal.close()
     assert (first["MUSTER_KIND"], first["MUSTER_LEFT_OUT"]) == ("there", "1")
@@ -68,11 +68,11 @@ def test_what_the_journal_does_not_take_is_counted(tmp_path: Path, monkeypatch: 
 
 
 def test_only_a_stream_that_leads_to_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journald, "ADDRESS", str(tmp_path))
+    monkeypatch.setattr(systemd, "JOURNAL", str(tmp_path))
     with open(tmp_path / "stderr", "w") as stream:
         there = os.fstat(stream.fileno())
         monkeypatch.setenv("JOURNAL_STREAM", f"{there.st_dev}:{there.st_ino}")
-        assert journald.is_behind(stream)
+        assert systemd.journal_is_behind(stream)
         monkeypatch.setenv("JOURNAL_STREAM", f"{there.st_dev}:1")
-        assert not journald.is_behind(stream)
-    assert not journald.is_behind(io.StringIO())
+        assert not systemd.journal_is_behind(stream)
+    assert not systemd.journal_is_behind(io.StringIO())

@@ -1,0 +1,44 @@
+"""How the daemon comes to its nursery."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from muster.agent.link import nursery_start
+from muster.agent.link.nursery_client import NurseryClient
+from muster.supervisors.paths import Root
+from muster.supervisors.system import lock
+from tests.unit.waiting import until
+
+
+@pytest.fixture
+def root(short_tmp: Path) -> Iterator[Root]:
+    root = Root.under(short_tmp)
+    for folder in (root.run, root.jobs, root.log):
+        folder.mkdir(parents=True)
+    yield root
+    end_nursery(root)
+
+
+def end_nursery(root: Root) -> None:
+    if pid := lock.holder(root.nursery_lock):
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_nursery_that_left_before_the_daemon_came_is_no_death(root: Root) -> None:
+    """It is begun beside the daemon's imports, and ends without a daemon: on a busy machine these take longer."""
+    begun = nursery_start.begin(root, None)
+    await until(root.nursery_socket.exists)
+    end_nursery(root)
+    await until(lambda: not lock.holder(root.nursery_lock))
+    root.nursery_socket.unlink()
+    died: list[tuple[object, ...]] = []
+    client = NurseryClient(root, lambda *said: died.append(said), begun=begun)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(client.run)
+        assert (bool(client.pid), died) == (True, [])
+        tasks.cancel_scope.cancel()
