@@ -21,7 +21,7 @@ case $state in
     echo "muster: sinfo does not know node $node: look at slurmctld and munge, and at SLURMD_NODENAME" >&2
     exit 1
     ;;
-  *down* | *reboot* | *power* | *planned*) exit 0 ;;
+  *down* | *reboot* | *power*) exit 0 ;;
   *) drained=no ;;
 esac
 

@@ -3,7 +3,7 @@ line, and it becomes the node's verdict."""
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from muster.supervisors.model.states import StopCause
 
@@ -27,6 +27,11 @@ LABEL = "[muster mpi] "
 def signal_of(cause: StopCause) -> int:
     """By which the program hears why it is ended; 0: SIGTERM alone says it."""
     return _SIGNALS.get(cause, 0)
+
+
+def heard(signals: Iterable[int]) -> str:
+    """How this node ends the job (one of HOW), for a program that got those of the signals of SAID_BY."""
+    return next((SAID_BY[number] for number in signals), STOPPED)
 
 
 def ended(how: str, node: int, name: str = "") -> str:

@@ -40,7 +40,7 @@ def wait(args: argparse.Namespace) -> int:
             say(f"has reported to node 0 at {args.lead}; waits for the end of its mpirun")
             code, reason = node_0.end()
     except Stopped:
-        node_0.tell(args.how)
+        node_0.tell(node_ends.heard(args.heard))
         raise
     finally:
         node_0.close()
@@ -148,15 +148,12 @@ class Stopped(BaseException):
         self.number = number
 
 
-def _hear_why(args: argparse.Namespace) -> None:
-    """From the signals of our supervisor: `how` of the arguments is one of node_ends.HOW."""
-    args.how = node_ends.STOPPED
-
-    def note(number: int, _frame: object) -> None:
-        args.how = node_ends.SAID_BY[number]
-
+def hear_why(args: argparse.Namespace) -> None:
+    """From the signals of our supervisor: those that came are the keys of `heard` of the arguments."""
+    args.heard = {}
     for number in node_ends.SAID_BY:
-        signal.signal(number, note)
+        # Not a function of Python: the SIGTERM that follows at once may interrupt that at its first line.
+        signal.signal(number, args.heard.__setitem__)
 
 
 def _end_waiting(number: int, _frame: object) -> NoReturn:
@@ -168,7 +165,7 @@ def _end_waiting(number: int, _frame: object) -> NoReturn:
 def main(words: list[str]) -> int:
     """Returns the exit code."""
     args, command = _arguments(words)
-    _hear_why(args)
+    hear_why(args)
     if args.role == "lead":
         return Lead(args, command).run()
     try:

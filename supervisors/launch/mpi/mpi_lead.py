@@ -136,7 +136,7 @@ class Lead:
 
     def _ended_here(self) -> tuple[str, int]:
         """What the others hear where a signal ended us, and the code."""
-        text = node_ends.ended(self._args.how, 0, self._name(0))
+        text = node_ends.ended(node_ends.heard(self._args.heard), 0, self._name(0))
         return text, _code(text, 128 + self._asked)
 
     def _listen(self) -> socket.socket:
@@ -204,7 +204,7 @@ class Lead:
         code = 128 - child.returncode if child.returncode < 0 else child.returncode
         if self._gone:
             return _code(self._gone_how, code or 1), self._gone_how
-        if self._asked and (code or self._args.how != node_ends.STOPPED):
+        if self._asked and (code or node_ends.heard(self._args.heard) != node_ends.STOPPED):
             reason, code = self._ended_here()
             return code, reason
         return code, f"mpirun ended with code {code}"

@@ -1,11 +1,11 @@
 """How the daemon comes to its nursery."""
 
-import os
-import signal
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import psutil
 import pytest
 
 from muster.agent.link import nursery_start
@@ -25,8 +25,12 @@ def root(short_tmp: Path) -> Iterator[Root]:
 
 
 def end_nursery(root: Root) -> None:
-    if pid := lock.holder(root.nursery_lock):
-        os.kill(pid, signal.SIGKILL)
+    """With the supervisor that waits for a job: it makes and removes files in the state folder as long as it lives."""
+    ours = [p for p in psutil.process_iter(["cmdline"]) if str(root.run) in (p.info["cmdline"] or ())]
+    for process in ours:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(ours, 60)
 
 
 async def test_a_nursery_that_left_before_the_daemon_came_is_no_death(root: Root) -> None:

@@ -1,6 +1,7 @@
 """muster.supervisors.launch.mpi.mpi as the program that it is: several processes on the loopback, with stand-ins for
 sshd and mpirun, and with the real ones where they are installed."""
 
+import argparse
 import contextlib
 import os
 import shutil
@@ -11,15 +12,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.supervisors.launch.mpi import mpi_scout
+from muster.supervisors.launch.mpi import mpi, mpi_scout
 from muster.supervisors.launch.mpi.mpi_files import env_lines, placeholder, write_private
 from muster.supervisors.launch.mpi.mpi_link import NotReady, end, hello, read_end, read_hello
-from muster.supervisors.model.node_ends import STOPPED, read
+from muster.supervisors.model.node_ends import FAILED, STOPPED, heard, read
 from tests import mpi_rank, sshd
 from tests.conftest import alive, eventually
 from tests.ports import free_port
@@ -481,6 +483,29 @@ def test_an_end_that_nobody_asked_for(cluster, why, code, told):
     wait.process.send_signal(signal.SIGTERM)
     assert (wait.code(), lead.code()) == (143, 1 if code == 143 else code)
     assert read(lead.said.splitlines()[-1]) == f"{told} on node 1 (127.0.0.3)"
+
+
+class _Interrupted(BaseException):
+    pass
+
+
+def test_why_it_ends_is_known_also_where_the_next_signal_comes_at_once():
+    """The handler of the SIGTERM raises, and Python calls it wherever code of Python begins, also in a handler."""
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename == mpi.__file__:
+            raise _Interrupted
+
+    before, args = signal.getsignal(signal.SIGUSR1), argparse.Namespace()
+    try:
+        mpi.hear_why(args)
+        with contextlib.suppress(_Interrupted):
+            sys.setprofile(interrupt)
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGUSR1, before)
+    assert heard(args.heard) == FAILED
 
 
 @pytest.mark.slow
