@@ -36,6 +36,21 @@ PEERS = {
 #: Where it was published, the signature, the advice, the output.
 FAILURES = [
     (
+        "gorakhargosh/watchdog#673",
+        "inotify-limit",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        '  File "inotify_c.py", line 435, in _raise_error\n'
+        "OSError: [Errno 28] inotify watch limit reached\n",
+    ),
+    (
+        "splitbrain/Watcher#23",
+        "inotify-limit",
+        "FAIL",
+        "2017-10-19 08:54:02,971 pyinotify ERROR] add_watch: cannot watch /data/train WD=-1, Errno=No space left on "
+        "device (ENOSPC)\n",
+    ),
+    (
         "OpenNLPLab/lightning-attention#19",
         "cuda-illegal-access",
         "FAIL",
