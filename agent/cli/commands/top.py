@@ -50,6 +50,8 @@ def top(address: Address, job: str, interval: float, count: int | None, record: 
     from muster.agent.cli.client.calls import connect, utf8
 
     job = utf8(job, "JOB")
+    if record is not None and (count is not None or as_json):
+        raise click.UsageError("--record goes on until Ctrl-C or the end of JOB: leave out -n and -o")
     with connect(address) as connection:
         if record is not None:
             _record(connection, job, record)

@@ -23,7 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 def _folder() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):  # as the specification of these folders has it
+        state = os.path.expanduser("~/.local/state")
     return Path(state) / "muster" / "torchx"
 
 

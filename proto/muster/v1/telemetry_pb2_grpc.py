@@ -69,7 +69,8 @@ class TelemetryServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RecordTelemetry(self, request, context):
-        """Telemetry records as they are taken, one JSON object each, for `muster hang replay`: docs/concepts/telemetry.md.
+        """Telemetry records as they are taken, one JSON object each, for `muster hang replay`: docs/concepts/telemetry.md. With
+        a job_id the stream ends with that job, else with the daemon.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

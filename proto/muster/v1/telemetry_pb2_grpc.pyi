@@ -36,7 +36,9 @@ class TelemetryServiceStub:
     GetHistory: _grpc.UnaryUnaryMultiCallable[_telemetry_pb2.GetHistoryRequest, _telemetry_pb2.GetHistoryResponse]
     """Readings of the last days."""
     RecordTelemetry: _grpc.UnaryStreamMultiCallable[_telemetry_pb2.RecordTelemetryRequest, _telemetry_pb2.RecordTelemetryResponse]
-    """Telemetry records as they are taken, one JSON object each, for `muster hang replay`: docs/concepts/telemetry.md."""
+    """Telemetry records as they are taken, one JSON object each, for `muster hang replay`: docs/concepts/telemetry.md. With
+    a job_id the stream ends with that job, else with the daemon.
+    """
 
 @_typing.type_check_only
 class TelemetryServiceAsyncStub(TelemetryServiceStub):
@@ -46,7 +48,9 @@ class TelemetryServiceAsyncStub(TelemetryServiceStub):
     GetHistory: _aio.UnaryUnaryMultiCallable[_telemetry_pb2.GetHistoryRequest, _telemetry_pb2.GetHistoryResponse]  # type: ignore[assignment]
     """Readings of the last days."""
     RecordTelemetry: _aio.UnaryStreamMultiCallable[_telemetry_pb2.RecordTelemetryRequest, _telemetry_pb2.RecordTelemetryResponse]  # type: ignore[assignment]
-    """Telemetry records as they are taken, one JSON object each, for `muster hang replay`: docs/concepts/telemetry.md."""
+    """Telemetry records as they are taken, one JSON object each, for `muster hang replay`: docs/concepts/telemetry.md. With
+    a job_id the stream ends with that job, else with the daemon.
+    """
 
 class TelemetryServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -71,6 +75,8 @@ class TelemetryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _telemetry_pb2.RecordTelemetryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_telemetry_pb2.RecordTelemetryResponse], _abc.AsyncIterator[_telemetry_pb2.RecordTelemetryResponse]]:
-        """Telemetry records as they are taken, one JSON object each, for `muster hang replay`: docs/concepts/telemetry.md."""
+        """Telemetry records as they are taken, one JSON object each, for `muster hang replay`: docs/concepts/telemetry.md. With
+        a job_id the stream ends with that job, else with the daemon.
+        """
 
 def add_TelemetryServiceServicer_to_server(servicer: TelemetryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -128,3 +128,13 @@ def test_a_note_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_note_is_in_its_folder(state: Path, name: str) -> None:
     state.mkdir(parents=True)
     assert submitted.recall(name) is None
+
+
+def test_a_relative_state_folder_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As the specification of these folders says, and as `muster why` finds its runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", "here")
+    submitted.note("x", KnownHosts())
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    assert (tmp_path / "home/.local/state/muster/torchx/x.json").exists()

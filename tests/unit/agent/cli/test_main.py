@@ -104,6 +104,8 @@ def test_no_daemon(command):
         "logs x --since never",
         "logs x -r -1",
         "ps -o xml",
+        "top --record - -n 1",
+        "top --record - -o json",
         "--root a --address unix:/b ps",
         "ps --address host:1234",
         "completion tcsh",
