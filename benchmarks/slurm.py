@@ -12,7 +12,7 @@ from pathlib import Path
 
 #: In a Debian system: apt-get install --no-install-recommends slurm-wlm munge
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sinfo", "salloc", "scancel")
-_UP_S = 30.0
+_UP_S = 60.0
 _END_S = 10.0
 
 # Nothing that costs time without need: no accounting, no cgroups; and more CPUs than any benchmark asks for, so that
@@ -42,6 +42,7 @@ MpiDefault=none
 SwitchType=switch/none
 ReturnToService=2
 SlurmdParameters=config_overrides
+MessageTimeout=30
 PartitionName=bench Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 _NODE = "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=1024 State=UNKNOWN\n"

@@ -28,7 +28,7 @@ def about_me() -> dict[str, Any]:
 
 
 def gather(rank: int, size: int, address: tuple[str, int]) -> list[dict[str, Any]]:
-    """What all ranks tell, on rank 0; nobody goes on before that."""
+    """What all ranks tell, on rank 0, which says it; nobody goes on before that."""
     if rank == 0:
         found = [about_me()]
         with socket.create_server(address, backlog=size) as server:
@@ -36,6 +36,7 @@ def gather(rank: int, size: int, address: tuple[str, int]) -> list[dict[str, Any
             others = [server.accept()[0] for _ in range(size - 1)]
         for other in others:
             found.append(json.loads(other.makefile().readline()))
+        say(found)  # first: mpirun ends this rank once another has failed
         for other in others:
             other.sendall(b"go\n")
             other.close()
@@ -53,17 +54,19 @@ def gather(rank: int, size: int, address: tuple[str, int]) -> list[dict[str, Any
             time.sleep(0.05)
 
 
+def say(told: list[dict[str, Any]]) -> None:
+    pids = "".join(f"pid {t['pid']}\n" for t in told)
+    same = "the environment whole" if len({t["env"] for t in told}) == 1 else f"environments differ: {told}"
+    nodes = len({t["node"] for t in told})
+    sys.stdout.write(f"{pids}all {len(told)} ranks met, on {nodes} nodes, {same}\n")
+    sys.stdout.flush()
+
+
 def main(how: str) -> int:
     rank, size = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
-    told = gather(rank, size, (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
-    if rank == 0:
-        pids = "".join(f"pid {t['pid']}\n" for t in told)
-        same = "the environment whole" if len({t["env"] for t in told}) == 1 else f"environments differ: {told}"
-        nodes = len({t["node"] for t in told})
-        sys.stdout.write(f"{pids}all {len(told)} ranks met, on {nodes} nodes, {same}\n")
-        sys.stdout.flush()
-        if any(not os.environ.get(name) for name in WATCHED):
-            return 99
+    gather(rank, size, (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+    if rank == 0 and any(not os.environ.get(name) for name in WATCHED):
+        return 99
     if how == "stay":
         signal.pause()
     return int(how)

@@ -16,13 +16,20 @@ def free_port(address: str = "127.0.0.1") -> int:
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     ports = [port for port in range(_LEAST, 65536) if not low <= port <= high]
     for port in random.sample(ports, len(ports)):
-        name = socket.socket(socket.AF_UNIX)
-        try:
-            name.bind(f"\0muster-test-port-{port}")
-            socket.create_server((address, port)).close()
-        except OSError:
-            name.close()
-        else:
-            _HELD.append(name)
+        if claim(port, address):
             return port
     raise AssertionError(f"no port is free at {address}")
+
+
+def claim(port: int, *addresses: str) -> bool:
+    """Whether nobody listens on the port at these addresses, and no other worker has claimed it. Then it is ours."""
+    name = socket.socket(socket.AF_UNIX)
+    try:
+        name.bind(f"\0muster-test-port-{port}")
+        for address in addresses:
+            socket.create_server((address, port)).close()
+    except OSError:
+        name.close()
+        return False
+    _HELD.append(name)
+    return True

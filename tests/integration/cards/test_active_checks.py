@@ -165,7 +165,7 @@ def test_what_the_driver_refuses(check, plan, code, words):
 
 @pytest.mark.slow
 def test_a_card_that_never_answers_is_given_up_twice(check, cards):
-    found = check(f"{cards[3].bus_id} hang 1", settings="deadline_s = 2\n", seconds="0.0123")
+    found = check(f"{cards[3].bus_id} hang 1", settings="deadline_s = 4\n", seconds="0.0123")
     assert codes(found) == {(test, 3): "ACTIVE_NO_END" for test in TESTS[:3]}
     assert not programs("0.0123"), "nothing is left of the tests"
 
@@ -267,6 +267,9 @@ def test_the_daemon_gives_no_job_a_card_that_failed(check, cards, make_daemon):
 
     def refused(card):
         done = daemon.cli("start", "--cards", f"{card},", "--", "true")
+        if done.returncode == 0:  # a card that the job still has is not tested
+            daemon.wait(job_id := done.stdout.strip())
+            eventually(lambda: daemon.get(job_id).cards_free)
         return done.returncode == 5 and "ACTIVE_" in done.stderr
 
     check(f"{cards[1].bus_id} wait 719", args=("--cards", "1,"))
@@ -344,18 +347,20 @@ def test_a_sum_over_all_cards(check, python, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "code", "words"),
+    ("script", "code", "words", "deadline"),
     [
-        ("[ $rank != 2 ] || exit 9; sleep 600", "ACTIVE_NOT_RUN", "the test ended with 9"),
-        ("sleep 600", "ACTIVE_NOT_RUN", "no end after 2 s"),
-        ('echo \'{"failed": "ncclUnhandledCudaError", "code": 0}\'', "ACTIVE_NOT_RUN", "ncclUnhandledCudaError"),
-        ("answer allreduce4_gb_s 5 400", "ACTIVE_WRONG_RESULT", "5 results of the allreduce test are wrong"),
+        ("[ $rank != 2 ] || exit 9; sleep 600", "ACTIVE_NOT_RUN", "the test ended with 9", 60),
+        ("sleep 600", "ACTIVE_NOT_RUN", "no end after 2 s", 2),
+        ('echo \'{"failed": "ncclUnhandledCudaError", "code": 0}\'', "ACTIVE_NOT_RUN", "ncclUnhandledCudaError", 60),
+        ("answer allreduce4_gb_s 5 400", "ACTIVE_WRONG_RESULT", "5 results of the allreduce test are wrong", 60),
     ],
 )
-def test_a_sum_that_does_not_come_out(check, python, script, code, words):
-    found = of_all(check(settings=python(script) + "deadline_s = 2\n"))
+def test_a_sum_that_does_not_come_out(check, python, tmp_path, script, code, words, deadline):
+    found = of_all(check(settings=python(script) + f"deadline_s = {deadline}\n"))
     assert {(told, words in reason) for told, reason in found.values()} == {(code, True)}, found
-    assert not subprocess.run(["pgrep", "-f", "torch_program.py allreduce"], capture_output=True, check=False).stdout
+    # Of this test: another worker runs others.
+    ours = f"{tmp_path}/python .*torch_program.py allreduce"
+    assert not subprocess.run(["pgrep", "-f", ours], capture_output=True, check=False).stdout
 
 
 def test_the_tests_of_ascend_cards_are_pytorchs(tmp_path, python):

@@ -167,8 +167,12 @@ def test_jobs_get_the_instances_of_a_card_in_mig_mode(box, tmp_path):
         assert reason == "NO_SUCH_CARD" and "with --boot torchrun a job can have one" in message
         eventually(lambda: not any(card.job_id for card in node(daemon).cards))
         # What is wrong with the card is wrong with its instances.
-        gpus.xid(0, 79)
-        eventually(lambda: any(condition.card == 0 for condition in node(daemon).conditions))
+
+        def off_bus() -> bool:
+            gpus.xid(0, 79)  # again and again: nothing is reported to who does not listen yet
+            return any(condition.card == 0 for condition in node(daemon).conditions)
+
+        eventually(off_bus)
         reason, message = refusal(daemon, **cards_of(indices=[1001]))
         assert reason == "NODE_UNHEALTHY" and "card 0" in message
         assert told(daemon, **cards_of(indices=[1])) == [f"0 0 {gpus[1].uuid} -"]

@@ -15,6 +15,7 @@ from tests.conftest import BIN, eventually
 from tests.fakes import build
 from tests.fakes.card import LOST
 from tests.fakes.cards import FakeCards
+from tests.integration.driver_events import until_heard
 
 STEPS = [
     "drain", "jobs", "close", "persistence-off", "holders", "reset", "open", "persistence-on", "check", "active",
@@ -61,6 +62,7 @@ def test_a_sick_card_comes_back(make_daemon, cards):
     daemon = make_daemon(CONFIG, cards.env)
     eventually(lambda: len(node(daemon).cards) == 4)
     cards[2].remapped_pending = True
+    until_heard(daemon, cards, 0)
     cards.xid(2, 46)
     eventually(lambda: ("GPU_XID_RESET", "card 2") in conditions(daemon))
     assert ("GPU_ROW_REMAP_PENDING", "card 2") in look(daemon, "row-remap")
@@ -103,7 +105,8 @@ def test_a_job_is_waited_for_or_stopped_and_no_new_one_begins(make_daemon, cards
     assert node(daemon).HasField("drain")
     assert daemon.cli("node", "reset", "--cancel").returncode == 0
     eventually(lambda: not node(daemon).HasField("drain"))
-    assert daemon.cli("node", "reset", "--cancel").returncode == 5
+    # It takes jobs a moment before the reset is over.
+    eventually(lambda: daemon.cli("node", "reset", "--cancel").returncode == 5)
     code, told, notes = reset(daemon, "1", "--stop", "--no-active")
     assert code == 0, (told, notes)
     assert came_out(told).get("active") == "skipped" and cards.resets == 1
@@ -303,6 +306,7 @@ def test_a_program_that_outlives_its_daemon_is_killed_in_time(make_daemon, hangi
 def test_a_card_is_reset_by_itself_for_named_codes(make_daemon, cards):
     daemon = make_daemon(CONFIG + '[reset]\ncodes = ["GPU_XID_RESET"]\nmost_a_day = 1\n', cards.env)
     eventually(lambda: len(node(daemon).cards) == 4)
+    until_heard(daemon, cards, 0)
     cards.xid(1, 46)
     eventually(lambda: cards.resets == 1 and not node(daemon).HasField("drain"))
     eventually(lambda: not conditions(daemon))

@@ -17,6 +17,7 @@ from muster.v1 import job_pb2, node_pb2, probe_pb2, telemetry_pb2
 from tests.conftest import Daemon, alive, eventually, running
 from tests.fakes import FakeCards
 from tests.fakes.models import MODELS
+from tests.integration.driver_events import until_heard
 
 #: Health is looked at often, so that no test waits long for it.
 CONFIG = """
@@ -87,10 +88,10 @@ def test_a_job_gets_cards_that_are_close(daemon: Daemon, cards: FakeCards):
 
 @pytest.mark.slow
 def test_a_card_that_hangs_is_taken_last_and_the_job_says_why(make_daemon: Callable[..., Daemon], cards: FakeCards):
-    daemon = make_daemon(CONFIG.replace("[cards]", "[cards]\ndriver_deadline_s = 1"), cards.env)
+    daemon = make_daemon(CONFIG.replace("[cards]", "[cards]\ndriver_deadline_s = 2"), cards.env)
     eventually(lambda: len(node(daemon).cards) == 8)
     cards[0].hang()
-    eventually(lambda: node(daemon).cards[0].health == "UNKNOWN")
+    eventually(lambda: [card.index for card in node(daemon).cards if card.health == "UNKNOWN"] == [0])
     assert devices(start(daemon, "sleep", "100", count=4)) == [4, 5, 6, 7]
     assert devices(start(daemon, "sleep", "100", count=3)) == [1, 2, 3]
     last = start(daemon, "sleep", "100", count=1)
@@ -98,8 +99,12 @@ def test_a_card_that_hangs_is_taken_last_and_the_job_says_why(make_daemon: Calla
     warnings = eventually(lambda: list(daemon.get(last.job_id).warnings))
     assert warnings[0].startswith("card 0: it does not answer") or warnings[0].startswith("card 0: DRIVER_HANG")
     assert "no better one of its model is free" in warnings[0]
-    told = [e.message for e in daemon.event_list() if e.kind == "job.warning" and e.job_id == last.job_id]
-    assert told == warnings
+
+    def told() -> list[str]:
+        return [e.message for e in daemon.event_list() if e.kind == "job.warning" and e.job_id == last.job_id]
+
+    eventually(told)
+    assert told() == warnings
     assert "no better one" in daemon.cli("status", last.job_id).stdout
 
 
@@ -281,8 +286,9 @@ def test_a_start_waits_for_cards_that_are_being_freed(make_daemon: Callable[...,
     assert len(waiting.result().job.ranks) == 8
 
 
-def condition(daemon: Daemon, code: str):
-    return next((c for c in node(daemon).conditions if c.code == code), None)
+def condition(daemon: Daemon, code: str, device: str = ""):
+    """The first with this code, of any device where none is given."""
+    return next((c for c in node(daemon).conditions if c.code == code and device in ("", c.device)), None)
 
 
 @pytest.mark.slow
@@ -315,11 +321,13 @@ def test_an_xid_right_before_the_end_enters_the_verdict(daemon: Daemon, cards: F
     """The rank dies first: that is how it looks on a real node."""
     start(daemon, "sleep", "100", job_id="j", indices=[6])
     job = daemon.until_running("j")
+    until_heard(daemon, cards, 0)
     os.kill(job.ranks[0].pid, signal.SIGBUS)
     cards.xid(6, 79)
-    ended = daemon.wait("j")
-    assert ended.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
-    assert "79" in ended.verdict.recommendation_reason
+    daemon.wait("j")  # what comes a moment after that changes its verdict
+    elsewhere = job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
+    verdict = eventually(lambda: (v := daemon.get("j").verdict).recommendation == elsewhere and v)
+    assert "79" in verdict.recommendation_reason
     assert any(e.kind == "node.event" and e.attributes["number"] == "79" for e in daemon.event_list())
 
 
@@ -330,6 +338,7 @@ def test_an_xid_behind_the_end_changes_the_verdict(daemon: Daemon, cards: FakeCa
     os.kill(job.ranks[0].pid, signal.SIGABRT)
     ended = daemon.explained("j")
     assert ended.verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
+    until_heard(daemon, cards, 0)
     cards.xid(6, 79)
     elsewhere = job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
     verdict = eventually(lambda: (v := daemon.get("j").verdict).recommendation == elsewhere and v, 60)
@@ -341,8 +350,7 @@ def test_an_xid_behind_the_end_changes_the_verdict(daemon: Daemon, cards: FakeCa
 def test_an_xid_of_the_application_is_no_fault_of_the_node(daemon: Daemon, cards: FakeCards):
     start(daemon, "sleep", "100", job_id="j", indices=[6])
     job = daemon.until_running("j")
-    cards.xid(6, 13)
-    eventually(lambda: any(e.kind == "node.event" for e in daemon.event_list()), 60)
+    until_heard(daemon, cards, 6)
     os.kill(job.ranks[0].pid, signal.SIGABRT)
     assert daemon.wait("j").verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
     assert [c for c in node(daemon).conditions if c.card == 6 and c.status == "CRITICAL"] == []
@@ -354,8 +362,9 @@ def test_a_driver_that_hangs_is_a_finding_and_the_daemon_answers(make_daemon: Ca
     daemon = make_daemon(CONFIG.replace("[cards]", "[cards]\ndriver_deadline_s = 0.5"), cards.env)
     eventually(lambda: all(c.reading.HasField("utilization") for c in node(daemon).cards))
     cards[2].hang()
-    found = eventually(lambda: condition(daemon, "DRIVER_HANG"), 60)
-    assert found.device == "card 2" and found.status == "UNKNOWN"
+    # On a busy machine another one may be that slow, too, for a moment.
+    found = eventually(lambda: condition(daemon, "DRIVER_HANG", "card 2"), 60)
+    assert found.status == "UNKNOWN"
     cards[3].util = 42
     others = eventually(lambda: [c for c in node(daemon).cards if c.reading.utilization == 42])
     assert [c.index for c in others] == [3]
@@ -495,7 +504,7 @@ def test_a_lease_goes_with_its_card_when_the_driver_counts_anew(daemon: Daemon, 
     daemon.kill()
     cards[0].remove()
     daemon.start()
-    shown = eventually(lambda: {card.uuid: card for card in node(daemon).cards if card.uuid})
+    shown = eventually(lambda: uuids <= (found := {card.uuid: card for card in node(daemon).cards}).keys() and found)
     assert {card.index for uuid, card in shown.items() if uuid in uuids} == {3, 4}
     assert {shown[uuid].job_id for uuid in uuids} == {"job"}
     assert refused(daemon, indices=[3])[0] == refused(daemon, indices=[4])[0] == "CARD_BUSY"
@@ -544,6 +553,7 @@ def test_what_is_read_of_a_job_is_of_its_cards_after_the_driver_counted_anew(dae
 def test_hardware_speaks_in_a_verdict_by_card_after_the_driver_counted_anew(daemon: Daemon, cards: FakeCards):
     counted_anew(daemon, cards, "j")
     # Of the card that has a number of the job's now: nothing against the job.
+    until_heard(daemon, cards, 7)
     cards.xid(6, 79)
     eventually(lambda: condition(daemon, "GPU_OFF_BUS"), 60)
     job = daemon.get("j")
@@ -555,6 +565,7 @@ def test_hardware_speaks_in_a_verdict_by_card_after_the_driver_counted_anew(daem
 
 def test_the_fault_of_a_jobs_card_enters_its_verdict_after_the_driver_counted_anew(daemon: Daemon, cards: FakeCards):
     counted_anew(daemon, cards, "j")
+    until_heard(daemon, cards, 7)
     cards.xid(4, 79)
     eventually(lambda: condition(daemon, "GPU_OFF_BUS"), 60)
     job = daemon.get("j")

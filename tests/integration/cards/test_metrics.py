@@ -11,7 +11,7 @@ import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from muster.v1 import job_pb2, probe_pb2
 from tests.conftest import BIN, Daemon, eventually, running
 from tests.fakes import FakeCards
+from tests.integration.driver_events import until_heard
 from tests.ports import free_port
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -109,7 +110,7 @@ def test_cards(make_daemon: MakeDaemon, tmp_path: Path) -> None:
         cards[0].util, cards[1].util = 42, 7
         daemon = make_daemon(
             f'[metrics]\nlisten = "unix:{path}"\ndcgm_names = true\n[telemetry]\nreadings_s = 0.1\nhealth_s = 0.1\n'
-            '[cards]\ndriver_deadline_s = 0.5\n[health]\npolicy = "warn"\n',
+            '[cards]\ndriver_deadline_s = 2\n[health]\npolicy = "warn"\n',
             cards.env,
         )
 
@@ -117,21 +118,26 @@ def test_cards(make_daemon: MakeDaemon, tmp_path: Path) -> None:
             return value(scrape(path), name, **labels) == number
 
         eventually(lambda: shows("muster_card_utilization_ratio", 0.42, card="0"))
-        assert shows("DCGM_FI_DEV_GPU_UTIL", 7, gpu="1", UUID=cards[1].uuid)
+        eventually(lambda: shows("DCGM_FI_DEV_GPU_UTIL", 7, gpu="1", UUID=cards[1].uuid))
         assert shows("muster_driver_up", 1, kind="nvidia")
         assert shows("muster_cards", 2, state="free")
         job = daemon.run("sleep", "1000", ranks=0, cards=job_pb2.CardRequest(count=1))
         assert shows("muster_cards", 1, state="leased")
+        until_heard(daemon, cards, 0)
         cards.xid(1, 79)
         cards[1].lose()
-        eventually(lambda: shows("muster_card_up", 0, card="1"))
-        assert shows("muster_card_trouble", 1, card="1", trouble="LOST")
+        eventually(lambda: shows("muster_card_trouble", 1, card="1", trouble="LOST"))
+        assert shows("muster_card_up", 0, card="1")
         # Each kind of reading goes with its own next failure.
         eventually(lambda: shows("muster_card_utilization_ratio", None, card="1"))
-        assert shows("muster_card_up", 1, card="0")
+        eventually(lambda: shows("muster_card_up", 1, card="0"))
         eventually(lambda: shows("muster_xid_events_total", 1, card="1", xid="79"))
-        daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=["gpu-lost"]), timeout=60)
-        assert shows("muster_check_status", 2, item="gpu-lost", device="card 1")
+
+        def found_lost() -> bool:
+            daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=["gpu-lost"]), timeout=60)
+            return shows("muster_check_status", 2, item="gpu-lost", device="card 1")
+
+        eventually(found_lost)
         assert shows("muster_condition", 1, item="gpu-lost", device="card 1", status="CRITICAL")
         assert (value(scrape(path), "muster_conditions", status="CRITICAL") or 0) >= 1
         cards[0].hang()
@@ -195,7 +201,10 @@ def test_where_metrics_may_not_be_shown(tmp_path: Path, line: str, part: str) ->
 
 
 def test_a_daemon_that_shows_no_metrics_listens_nowhere(daemon: Daemon) -> None:
-    fds = (os.readlink(f"/proc/{daemon.pid}/fd/{n}") for n in os.listdir(f"/proc/{daemon.pid}/fd"))
+    fds = []
+    for number in os.listdir(f"/proc/{daemon.pid}/fd"):
+        with suppress(FileNotFoundError):  # it is at work, and opens and closes others meanwhile
+            fds.append(os.readlink(f"/proc/{daemon.pid}/fd/{number}"))
     own = {fd.removeprefix("socket:[").removesuffix("]") for fd in fds if fd.startswith("socket:")}
     for table in ("tcp", "tcp6"):
         listening = {line.split()[9] for line in Path(f"/proc/net/{table}").read_text().splitlines() if " 0A " in line}
@@ -217,7 +226,7 @@ def test_a_real_prometheus(make_daemon: MakeDaemon, tmp_path: Path) -> None:
         rules = (DOCS / "alerts.yml").read_text().replace("for: 1m", "for: 0s")
         (tmp_path / "alerts.yml").write_text(rules)
         (tmp_path / "prometheus.yml").write_text(
-            f"global: {{scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}}\n"
+            f"global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 200ms}}\n"
             f'rule_files: ["{tmp_path}/alerts.yml"]\n'
             f'scrape_configs:\n- job_name: muster\n  static_configs: [{{targets: ["127.0.0.1:{port}"]}}]\n'
         )
@@ -242,8 +251,8 @@ def test_a_real_prometheus(make_daemon: MakeDaemon, tmp_path: Path) -> None:
             try:
                 for query in ("sum(muster_card_up) == 8", "muster_build_info == 1", "count(DCGM_FI_DEV_GPU_TEMP) == 8"):
                     eventually(partial(asked, "query", query=query), 60, query)
-                (target,) = asked("targets")
-                assert (target["health"], target["lastError"]) == ("up", "")
+                # On a busy machine one scrape may take longer than its limit.
+                eventually(lambda: [(it["health"], it["lastError"]) for it in asked("targets")] == [("up", "")])
                 cards[3].lose()
                 eventually(lambda: "MusterCardLost" in firing(), 60, "the rule fires")
             finally:

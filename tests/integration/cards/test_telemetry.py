@@ -108,6 +108,8 @@ def test_what_a_job_does_is_reported_by_rank(node: Daemon, cards: FakeCards):
 def test_history_of_a_job_its_cards_and_the_node_survives_a_kill(node: Daemon, cards: FakeCards):
     for card in cards:
         card.util = 10 * card.place + 10
+    # A point tells of half a second: of the job's first one nothing may be left that was read before.
+    eventually(lambda: [history(node, card=i)["gpuUtil", i][-1].least for i in (1, 2)] == [20.0, 30.0])
     job_id = on_cards(node, "sleep", "600")
     eventually(lambda: len(history(node, job_id=job_id, metrics=["gpuUtil"]).get(("gpuUtil", None), [])) > 5)
     before = time.time()
@@ -139,11 +141,17 @@ def test_records_are_streamed_until_the_job_ends(node: Daemon, cards: FakeCards)
     cards[1].util, cards[1].power_w = 77, 250.0
     job_id = on_cards(node, "sh", "-c", "echo hello; sleep 600")
     stream = node.telemetry.RecordTelemetry(telemetry_pb2.RecordTelemetryRequest(job_id=job_id), timeout=60)
-    record = json.loads(next(stream).line)
-    for _ in range(50):  # what is read more rarely comes with a later one
-        if record["cards"][0]["util"] == 77 and record["cards"][0]["power_limit_w"] and len(record["procs"]) == 4:
-            break
-        record = json.loads(next(stream).line)
+
+    def has_all(record: dict[str, Any]) -> bool:
+        """What is read more rarely, or only just began, comes with a later one."""
+        card, workers = record["cards"][0], [p["state"] for p in record["procs"] if p["role"] == "worker"]
+        return card["util"] == 77 and card["power_limit_w"] and workers == ["S", "S"] and sum(said(record)) == 12
+
+    def said(record: dict[str, Any]) -> Iterator[int]:
+        return (size or 0 for size in record["log_bytes"].values())
+
+    record = next(found for answer in stream if has_all(found := json.loads(answer.line)))
+    assert len(record["procs"]) == 4
     assert list(record) == ["t", "job", "procs", "cards", "log_bytes", "net_bytes", "nodes", "log_lines"]
     assert (record["job"], record["log_bytes"]) == (job_id, {"0": 6, "1": 6})
     assert abs(record["t"] - time.time()) < 30

@@ -85,7 +85,7 @@ def worked(daemon: Daemon, cards: FakeCards, job_id: str) -> None:
         if number == 40:
             break
     stream.cancel()
-    assert verdict(daemon, job_id) == "ALIVE"
+    eventually(lambda: verdict(daemon, job_id) == "ALIVE")
 
 
 def verdict(daemon: Daemon, job_id: str) -> str:
@@ -94,6 +94,11 @@ def verdict(daemon: Daemon, job_id: str) -> str:
 
 def kinds(daemon: Daemon, job_id: str) -> list[str]:
     return [event.kind for event in daemon.event_list(job_id)]
+
+
+def suspected(daemon: Daemon, job_id: str, times: int = 1) -> bool:
+    """By the events: the verdict may be another one before somebody has looked."""
+    return kinds(daemon, job_id).count("job.suspected_hang") >= times
 
 
 def test_the_next_daemon_tells_what_was_found_of_a_job_that_has_ended_since(make_daemon: Callable[..., Daemon]):
@@ -124,7 +129,7 @@ def test_a_spinning_job_is_suspected_then_hung_and_gets_on_again(daemon: Daemon,
     start(daemon, "j")
     worked(daemon, cards, "j")
     spin(cards)
-    eventually(lambda: verdict(daemon, "j") == "SUSPECT", 60)
+    eventually(lambda: suspected(daemon, "j"), 60)
     eventually(lambda: verdict(daemon, "j") == "HUNG", 60)
     found = daemon.get("j").hang
     assert found.kind == "spin" and found.confidence > 0.5 and "thresholds" in found.evidence
@@ -137,8 +142,8 @@ def test_a_spinning_job_is_suspected_then_hung_and_gets_on_again(daemon: Daemon,
     assert kept.occasion in ("suspected hang", "hung")
     assert "stuck" in daemon.cli("stacks", "j", "--kept").stdout
     work(cards)
-    eventually(lambda: verdict(daemon, "j") == "ALIVE", 60)
-    assert kinds(daemon, "j").count("job.recovered") == 1
+    eventually(lambda: kinds(daemon, "j").count("job.recovered") == 1, 60)
+    assert verdict(daemon, "j") == "ALIVE"
 
 
 @pytest.mark.slow
@@ -193,7 +198,7 @@ def test_other_numbers_count_once_the_configuration_is_read_again_and_nothing_is
     daemon.restart()
     eventually(lambda: verdict(daemon, "j") == "HUNG", 60)
     work(cards)
-    eventually(lambda: verdict(daemon, "j") == "ALIVE", 60)
+    eventually(lambda: "job.recovered" in kinds(daemon, "j"), 60)
     kinds_told = ("job.suspected_hang", "job.hung", "job.recovered")
     told = [event for event in daemon.event_list("j") if event.kind in kinds_told]
     assert [event.kind for event in told] == list(kinds_told), told
@@ -222,7 +227,7 @@ def test_the_verdict_of_a_job_that_was_stopped_while_it_hung_says_so(daemon: Dae
     spin(cards)
     eventually(lambda: verdict(daemon, "j") == "HUNG", 120)
     assert daemon.cli("stop", "j", "--reason", "no use").returncode == 0
-    job = daemon.wait("j")
+    job = daemon.explained("j")
     assert job.state == job_pb2.JOB_STATE_STOPPED
     assert re.match(r"hung since 20[-0-9]+ [0-9:]{8}, then stopped by .*: no use", job.verdict.summary), job.verdict
     assert job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE
@@ -297,7 +302,7 @@ def test_an_attempt_whose_cards_wait_from_the_start_is_watched_over_a_restart_of
     daemon.restart()
     worked(daemon, cards, "j")
     spin(cards)
-    eventually(lambda: verdict(daemon, "j") == "SUSPECT", 60)
+    eventually(lambda: suspected(daemon, "j", 2), 60)
     eventually(lambda: daemon.get("j").attempt == 2, 120)
     assert kinds(daemon, "j").count("job.hung") == 2
 

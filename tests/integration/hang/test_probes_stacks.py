@@ -60,6 +60,11 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def is_asleep(target: StackTarget) -> bool:
+    """Of a process that has nothing to do but to sleep once it has said that it is there."""
+    return state_of(target.pid) == "S"
+
+
 def child_of(target: StackTarget) -> StackTarget:
     pid = int(Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split()[0])
     return StackTarget(target.rank, pid, start_of(pid))
@@ -92,7 +97,7 @@ def python(start: Start) -> Start:
 
     async def refused() -> tuple[str, ...]:
         probe = start(sys.executable, "-c", ASLEEP)
-        return tuple(note for note in (await take([probe], deadline_s=20)).notes if "may not be read" in note)
+        return tuple(note for note in (await take([probe], deadline_s=60)).notes if "may not be read" in note)
 
     if notes := anyio.run(refused):
         pytest.skip(notes[0])
@@ -105,9 +110,9 @@ def python(start: Start) -> Start:
 
 async def of(target: StackTarget, until: Callable[[ProcessStacks], object] = bool, **options: object) -> ProcessStacks:
     """What is found of one process, once it is as it is to be."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(180):
         while True:
-            (found,) = (await take([target], deadline_s=20, **options)).processes  # type: ignore[arg-type]
+            (found,) = (await take([target], deadline_s=60, **options)).processes  # type: ignore[arg-type]
             if until(found):
                 return found
             await anyio.sleep(0.01)
@@ -148,7 +153,7 @@ async def test_a_process_that_computes_is_known_by_what_it_does_not_leave(python
 
 async def test_a_program_without_python_is_described_by_the_kernel(start: Start):
     target = start("sleep", "1000", says=False)
-    taken = await take([target], deadline_s=20)
+    taken = await take([target], deadline_s=60)
     (found,) = taken.processes
     assert (found.command, found.python, found.trouble) == ("sleep", (), "")
     assert taken.notes == ()
@@ -193,14 +198,14 @@ async def test_state_d_holds_nobody_up(python: Start, tmp_path: Path):
 async def test_a_zombie_is_reported_as_one(start: Start):
     target = start("true", says=False)
     eventually(lambda: state_of(target.pid) == "Z")
-    (found,) = (await take([target], deadline_s=20)).processes
+    (found,) = (await take([target], deadline_s=60)).processes
     assert found.state == "Z"
     assert lines(found)[0].startswith("has ended, and its parent has not reaped it (Z)")
 
 
 async def test_an_ended_process_is_left_out_also_if_another_has_its_pid(start: Start):
     target = start("sleep", "1000", says=False)
-    taken = await take([StackTarget(0, target.pid, target.start - 1), StackTarget(1, 4194305, 1)], deadline_s=20)
+    taken = await take([StackTarget(0, target.pid, target.start - 1), StackTarget(1, 4194305, 1)], deadline_s=60)
     assert (taken.processes, taken.notes) == ((), ())
 
 
@@ -244,8 +249,8 @@ def children_of(target: StackTarget) -> list[StackTarget]:
 async def test_one_of_64_that_is_elsewhere_is_the_first(python: Start):
     parent = python(FAMILY)
     targets = eventually(lambda: len(found := children_of(parent)) == 64 and found)
-    with anyio.fail_after(60):  # until all are where they are to be
-        while len(groups := grouped((taken := await take(targets, deadline_s=50)).processes)) != 2:
+    with anyio.fail_after(240):  # until all are where they are to be
+        while len(groups := grouped((taken := await take(targets, deadline_s=120)).processes)) != 2:
             pass
     odd, others = groups
     assert ([owner.rank for owner in odd.owners], odd.lines[0]) == ([17], "load (<string>:9)")
@@ -260,7 +265,7 @@ import json, sys
 import anyio
 from muster.probes.stacks import StackTarget, take
 async def main():
-    taken = await take([StackTarget(4, int(sys.argv[1]), int(sys.argv[2]))], deadline_s=20)
+    taken = await take([StackTarget(4, int(sys.argv[1]), int(sys.argv[2]))], deadline_s=60)
     print(json.dumps([[p.state, p.threads, p.trouble, len(p.python)] for p in taken.processes] + list(taken.notes)))
 anyio.run(main)
 """
@@ -275,6 +280,7 @@ async def test_what_to_allow_is_reported_where_ptrace_is_forbidden(start: Start,
         pytest.skip("needs root, to give CAP_SYS_PTRACE away")
     as_nobody = ("setpriv", "--reuid=65534", "--clear-groups") if of_nobody else ()
     target = start(*as_nobody, "sh", "-c", "echo there; exec sleep 1000")
+    eventually(lambda: is_asleep(target))
     without = ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
     dumper = (sys.executable, "-c", FROM_OUTSIDE, str(target.pid), str(target.start))
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
@@ -305,7 +311,8 @@ async def test_a_seccomp_filter_costs_native_frames_only(python: Start):
     if os.geteuid() != 0:
         pytest.skip("needs root: others are told that they lack CAP_SYS_PTRACE")
     target = python(ASLEEP)
-    program = FILTERED + FROM_OUTSIDE.replace("deadline_s=20", "deadline_s=20, native=1")
+    eventually(lambda: is_asleep(target))
+    program = FILTERED + FROM_OUTSIDE.replace("deadline_s=60", "deadline_s=60, native=1")
     command = (sys.executable, "-c", program, str(target.pid), str(target.start))
     ended = await anyio.run_process(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])})
     stacks, *notes = json.loads(ended.stdout)
@@ -362,7 +369,7 @@ async def test_the_whole_ends_at_its_deadline(start: Start, tmp_path: Path):
 async def test_a_process_whose_files_hang_holds_nobody_up(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(taking, "READ_S", 0.3)
+    monkeypatch.setattr(taking, "READ_S", 5.0)  # in which those of the other one are to be read
     target = start("sleep", "1000", says=False)
     proc = tmp_path / "proc"
     (proc / "77").mkdir(parents=True)

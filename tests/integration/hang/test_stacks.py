@@ -108,7 +108,7 @@ def skip_where_refused(notes: tuple[str, ...]) -> None:
 async def test_ranks_and_their_workers_are_looked_at_and_kept(tmp_path: Path, started: Started):
     job = entry(tmp_path, started().pid, started().pid)
     it = Stacks(Jobs(job), Cards())
-    with anyio.fail_after(60):  # until all four are where they are to be
+    with anyio.fail_after(180):  # until all four are where they are to be
         while True:
             taken = await it.take("a", occasion="suspected hang")
             skip_where_refused(taken.notes)
@@ -305,7 +305,7 @@ async def test_the_rank_that_takes_no_part_is_the_first(daemon: Daemon, tmp_path
     found = daemon.get("ddp")
     job = entry(tmp_path, *(rank.pid for rank in found.ranks))
     it = Stacks(Jobs(job), Cards())
-    with anyio.fail_after(60):
+    with anyio.fail_after(180):
         while True:
             taken = await it.take("a")
             skip_where_refused(taken.notes)

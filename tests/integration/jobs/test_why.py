@@ -13,6 +13,7 @@ import pytest
 from muster.v1 import job_pb2, node_pb2
 from tests.conftest import Daemon, eventually
 from tests.fakes import FakeCards
+from tests.integration.driver_events import until_heard
 
 #: The kernel's log of the machine that runs the tests is not the cards'.
 CONFIG = """
@@ -258,6 +259,7 @@ def start(daemon: Daemon, *command: str, indices: tuple[int, ...] = (1, 2)) -> A
 
 def test_a_card_that_fell_off_the_bus(on_cards: Daemon, cards: FakeCards) -> None:
     job = start(on_cards, "sleep", "600")
+    until_heard(on_cards, cards, 0)
     cards.xid(1, 79)
     eventually(lambda: ("GPU_OFF_BUS", "card 1") in conditions(on_cards))
     # While it runs one is told what is wrong.
@@ -275,6 +277,7 @@ def test_a_card_that_fell_off_the_bus(on_cards: Daemon, cards: FakeCards) -> Non
 
 def test_a_card_of_another_job_is_not_blamed(on_cards: Daemon, cards: FakeCards) -> None:
     job = start(on_cards, "sleep", "600", indices=(1,))
+    until_heard(on_cards, cards, 0)
     cards.xid(3, 79)
     eventually(lambda: ("GPU_OFF_BUS", "card 3") in conditions(on_cards))
     os.kill(job.ranks[0].pid, signal.SIGABRT)

@@ -19,7 +19,7 @@ import pytest
 from muster.v1 import job_pb2
 from tests import mpi_rank, sshd
 from tests.conftest import BIN, Daemon, alive, eventually
-from tests.ports import free_port
+from tests.ports import claim, free_port
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -254,6 +254,8 @@ if args.job_name == "ps":
             time.sleep(1000)
 if args.task_index == args.fail:
     sys.exit(9)
+if args.fail >= 0:
+    time.sleep(1000)
 with socket.create_server(workers[args.task_index]):
     served = []
     for address in ps_hosts:
@@ -272,13 +274,8 @@ with socket.create_server(workers[args.task_index]):
 def two_tf_ports() -> int:
     """A port for the parameter servers, whose successor is the workers', in ModelArts' range and free on both nodes."""
     for port in range(5000, 10000, 2):
-        try:
-            for number in (port, port + 1):
-                for address in NODES:
-                    socket.create_server((address, number)).close()
-        except OSError:
-            continue
-        return port
+        if claim(port, *NODES) and claim(port + 1, *NODES):
+            return port
     raise AssertionError("no port is free")
 
 
@@ -313,7 +310,7 @@ def test_a_worker_of_tensorflow_that_fails_ends_its_parameter_server(
                  nodes=NODES, node_rank=rank, master_port=port)  # fmt: skip
     job = nodes[1].wait("wide", 240)
     assert (job.state, job.verdict.exit_code) == (FAILED, 9), said(nodes[1], job)
-    assert nodes[0].get("wide").state == job_pb2.JOB_STATE_RUNNING, "each node knows of its own tasks"
+    assert nodes[0].until_running("wide").state == job_pb2.JOB_STATE_RUNNING, "each node knows of its own tasks"
 
 
 def test_tensorflow_on_one_node_is_the_boot_file_alone(daemon: Daemon, tmp_path: Path) -> None:
@@ -375,7 +372,7 @@ def test_a_stop_on_any_node_ends_all_of_an_mpi_job(
         eventually(lambda: "all 4 ranks met" in said(nodes[0], nodes[0].get("wide")), 120)
         pids = [int(pid) for pid in re.findall(r"^pid (\d+)$", said(nodes[0], nodes[0].get("wide")), re.M)]
         assert len(pids) == 4
-        nodes[stopped].stop("wide")
+        nodes[stopped].stop("wide", grace_s=60)
         jobs = [node.wait("wide", 120) for node in nodes]
         eventually(lambda: not any(alive(pid) for pid in pids), 60, "no rank is left on any node")
     assert jobs[stopped].state == job_pb2.JOB_STATE_STOPPED
@@ -401,7 +398,7 @@ def test_node_0_hears_why_another_node_ended_an_mpi_job(daemon: Daemon, tmp_path
             lines.flush()
             eventually(lambda: "has reported to node 0" in said(daemon, daemon.get("wide")))
             if told == "stopped":
-                daemon.stop("wide")
+                daemon.stop("wide", grace_s=60)
             else:
                 (tmp_path / "go").touch()
             assert lines.readline() == f"{told}\n"

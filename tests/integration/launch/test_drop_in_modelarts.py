@@ -217,7 +217,8 @@ def test_the_first_failure_ends_the_gang_and_is_the_result(container: Path, scri
 def test_sigterm_gives_the_ranks_time_for_their_last_words(container: Path) -> None:
     complete(container)
     script = "trap 'echo saved $RANK_ID; exit 0' TERM; echo up; while :; do sleep 0.05; done"
-    command = [str(BIN / "muster"), "run", "-q", "--standalone", "--no-label", "--", "sh", "-c", script]
+    options = ["-q", "--standalone", "--no-label", "--grace", "60s"]
+    command = [str(BIN / "muster"), "run", *options, "--", "sh", "-c", script]
     env = in_container(container)
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:

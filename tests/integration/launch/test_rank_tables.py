@@ -48,6 +48,7 @@ def left(daemon: Daemon, job_id: str = "x") -> set[str]:
         "journal",
         "lock",
         "explained.json",
+        ".explained.json.new",  # which becomes that one
     }
     return names | {entry.name for entry in daemon.root.log.iterdir() if "-proc-rank-" in entry.name}
 

@@ -61,7 +61,7 @@ def cancelled(
                     100,
                     "both ranks are up",
                 )
-                queue = [slurm.find("squeue") or "squeue", "-h", "-o", "%i"]
+                queue = [slurm.find("squeue") or "squeue", "-h", "-t", "RUNNING", "-o", "%i"]
                 ids = subprocess.run(queue, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
                 began = time.monotonic()
                 cancel(ids.split()[0])

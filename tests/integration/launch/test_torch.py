@@ -12,6 +12,7 @@ import pytest
 
 from muster.v1 import job_pb2
 from tests.conftest import Daemon, eventually
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.torch,
@@ -45,8 +46,7 @@ def test_ddp_trains(daemon: Daemon, ranks: int) -> None:
 def test_two_nodes_are_two_daemons(make_daemon: Any) -> None:
     """A job of two nodes with two ranks each; the nodes are two daemons on this machine."""
     nodes: list[Daemon] = [make_daemon() for _ in range(2)]
-    nodes[0].run("true", job_id="port")
-    port = nodes[0].wait("port").master_port
+    port = free_port()
     for rank, node in enumerate(nodes):
         node.run(sys.executable, str(SCRIPT), "--steps", "3", job_id="wide", ranks=2, node_rank=rank, node_count=2,
                  master_addr="127.0.0.1", master_port=port)  # fmt: skip

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -215,14 +216,14 @@ def test_an_answer_that_is_no_node_is_never_taken_for_one(
     loop = looping()
     eventually(lambda: labelled(api) == "true" and api.watchers)
     api.fault = lambda method, path: garbage
-    asked = len(api.asked)
+    asked, began = len(api.asked), time.monotonic()
     api.end_watches()
     loop.verdict = SICK
     eventually(lambda: loop.has_said("cannot patch node gpu-7", "answer"))
     eventually(lambda: ("GET", "/api/v1/nodes/gpu-7") in api.asked[asked:], message="read anew")
     assert labelled(api) == "true" and not loop.has_said(OURS), loop.said
     watches = sum(path.endswith("?watch") for _, path in api.asked[asked:])
-    assert watches <= 3, "a watch that ends at once is not begun again at once"
+    assert watches <= 3 + time.monotonic() - began, "a watch that ends at once is not begun again at once"
     api.fault = lambda method, path: None
     eventually(lambda: is_sick(api) and labelled(api) == "false")
     eventually(lambda: loop.has_said("takes changes again"))
@@ -291,7 +292,7 @@ def test_the_end_that_keeps_all_waits_for_no_server(
     api: KubeApi, looping: Callable[..., Looping], tmp_path: Path
 ) -> None:
     loop = looping()
-    eventually(lambda: labelled(api) == "true")
+    eventually(lambda: labelled(api) == "true" and api.watchers)
     asked: list[str] = []
     loop.loop.end()
     loop.thread.join(60)
@@ -361,9 +362,9 @@ def test_the_command_follows_the_daemon(make_daemon: Callable[..., Daemon], api:
     with command(api, daemon, tmp_path, *options) as kube:
         eventually(lambda: api.condition().get("status") == "False", message="all checks had their turn")
         assert daemon.cli("node", "drain", "a new power supply").returncode == 0
-        eventually(lambda: api.condition().get("status") == "True")
+        drained = eventually(lambda: (found := api.condition()).get("status") == "True" and found)
         assert "muster/unfit=drained:NoExecute" in api.taints()
-        assert api.condition()["message"].endswith("a new power supply")
+        assert drained["message"].endswith("a new power supply")
         kube.kill()
         kube.wait(60)
     assert daemon.cli("node", "undrain").returncode == 0

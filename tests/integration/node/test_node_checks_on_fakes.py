@@ -21,7 +21,7 @@ from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.node.node_checks import Looker, NodeSettings
 
 async def main():
-    driver = Driver(lambda: DriverSettings(driver_deadline_s=2.0))
+    driver = Driver(lambda: DriverSettings(driver_deadline_s=float(sys.argv[1])))
     await driver.open()
     settings = NodeSettings(looks_in_a_row=1)
     looker = Looker(lambda: settings, driver, log=Path("/does/not/exist"))
@@ -49,10 +49,10 @@ asyncio.run(main())
 class Looking:
     """The program, asked line by line."""
 
-    def __init__(self, cards: FakeCards) -> None:
+    def __init__(self, cards: FakeCards, deadline_s: float) -> None:
         root = Path(__file__).parents[3]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
+            [sys.executable, "-c", PROGRAM, str(deadline_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | cards.env,
@@ -90,9 +90,9 @@ def start(tmp_path):
     """Eight healthy cards of a kind, and somebody who looks at them."""
     made: list[tuple[FakeCards, Looking]] = []
 
-    def start(kind: str) -> tuple[FakeCards, Looking]:
+    def start(kind: str, deadline_s: float = 60.0) -> tuple[FakeCards, Looking]:
         cards = FakeCards.for_test(tmp_path / kind, kind, 8)
-        looking = Looking(cards)
+        looking = Looking(cards, deadline_s)
         made.append((cards, looking))
         return cards, looking
 
@@ -185,7 +185,7 @@ def test_a_link_that_goes_down(start):
 
 @pytest.mark.slow
 def test_a_card_whose_calls_hang_is_unknown_and_the_others_answer(start):
-    cards, looking = start("nvidia")
+    cards, looking = start("nvidia", 5.0)
     cards[1].hang()
     cards[6].sram_uncorrected = 1
     found = looking.findings("driver ecc")

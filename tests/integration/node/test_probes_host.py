@@ -1,5 +1,6 @@
 """Pre-checks against the real thing: a small file system, low limits, names that do not resolve."""
 
+import dataclasses
 import os
 import resource
 import subprocess
@@ -14,6 +15,7 @@ from muster.probes.checks.result import Code, Status
 
 
 async def one(item, settings, hosts=()):
+    settings = dataclasses.replace(settings, deadline_s=60.0)  # the machine may be busy
     (result,) = await precheck.run(settings, CheckRequest(hosts=hosts), (item,))
     return result
 
@@ -79,7 +81,7 @@ anyio.run(main)
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=110,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)),
     )
     assert done.stdout.startswith("ULIMIT_TOO_LOW")

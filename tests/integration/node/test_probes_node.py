@@ -1,6 +1,7 @@
 """The pre-checks of nodes that are not fit, by `muster check` and by a real daemon that is to start a job there."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -24,6 +25,7 @@ disk_free_percent = 0
 cache_path = ""
 host_files = ""
 ulimits = "never"
+deadline_s = 60.0
 """
 OFF = [f"--set={key}" for key in re.findall(r"^(\w+ = .*)$", NEUTRAL, re.MULTILINE)]
 OFF = [option.replace(" = ", "=").replace('"', "") for option in OFF]
@@ -134,8 +136,8 @@ def test_with_the_policy_warn_it_is_only_told(small, boxed):
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
-#: Nobody sends from or to there but these tests.
-SERVER = "127.53.53.53"
+#: Nobody sends from or to there but these tests; each worker has its own.
+SERVER = f"127.53.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"
 
 
 @pytest.fixture
@@ -172,7 +174,7 @@ def test_a_name_server_that_never_answers_is_unknown(resolver, silent, tmp_path)
     (tmp_path / "volcano").mkdir()
     (tmp_path / "volcano" / "worker.host").write_text("worker-0.example\nlocalhost\n")
     folder = f"host_files={tmp_path}/volcano"
-    code, found = told(muster(resolver, "check", "-o", "json", "dns", "--set", folder, "--set", "deadline_s=2"))
+    code, found = told(muster(resolver, "check", "-o", "json", "dns", "--set", folder, "--set", "deadline_s=8"))
     assert (code, found["dns"]["status"], found["dns"]["code"]) == (3, "UNKNOWN", "PROBE_TIMED_OUT")
     assert "worker-0.example: no answer within" in found["dns"]["reason"]
     assert found["dns"]["observed"] == "2 names, 0 do not resolve, 1 are unknown"
@@ -186,7 +188,7 @@ def test_a_job_whose_nodes_do_not_resolve(resolver, boxed, tmp_path):
 
 
 def test_a_name_server_that_never_answers_refuses_no_job(resolver, silent, boxed):
-    daemon = boxed(NEUTRAL + "deadline_s = 1.0\n", resolver)
+    daemon = boxed(NEUTRAL.replace("deadline_s = 60", "deadline_s = 8"), resolver)
     job_id = daemon.run("true", nodes=["localhost", "worker-1.example"], master_port=1234).job_id
     assert daemon.wait(job_id).state == SUCCEEDED
     found = daemon.checks(job_id)
@@ -335,7 +337,7 @@ def test_a_critical_custom_check_refuses_a_job(custom, boxed, tmp_path):
 def test_a_check_that_hangs_is_unknown_and_stops_nobody(custom, boxed, tmp_path):
     """While it hangs, another job is started and ends; when its deadline is over, its own job is."""
     began = tmp_path / "began"
-    daemon = boxed(custom("hang", f"touch {began}\nexec sleep 300") + "deadline_s = 10.0\n")
+    daemon = boxed(custom("hang", f"touch {began}\nexec sleep 300").replace("deadline_s = 60", "deadline_s = 30"))
     daemon.run("true", job_id="waits")
     eventually(began.exists, 60)
     assert daemon.wait(daemon.run("true", skip_check=True).job_id).state == SUCCEEDED

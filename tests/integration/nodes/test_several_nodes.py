@@ -130,7 +130,7 @@ def test_a_restart_is_one_of_all_parts(nodes: list[Daemon]) -> None:
 
 
 def test_what_succeeded_or_was_stopped_or_is_out_of_time_is_not_restarted(nodes: list[Daemon]) -> None:
-    words = [*hosts(nodes), "--max-restarts", "2", "--restart-backoff", "0s", "--grace", "1s"]
+    words = [*hosts(nodes), "--max-restarts", "2", "--restart-backoff", "0s", "--grace", "60s"]
     done = muster("run", *words, "--job-id", "good", "--", "true")
     assert (done.returncode, done.stderr) == (0, "")
     late = muster("run", *words, "--job-id", "late", "--max-runtime", "200ms", "--", "sleep", "1000")
@@ -237,7 +237,7 @@ def test_where_a_daemon_does_not_answer_nothing_is_started(own_nodes: list[Daemo
 def test_a_signal_stops_all_parts(
     nodes: list[Daemon], number: signal.Signals, name: str, script: str, code: int
 ) -> None:
-    with running("run", *hosts(nodes), "--job-id", "j", "--", "sh", "-c", script) as run:
+    with running("run", *hosts(nodes), "--job-id", "j", "--grace", "60s", "--", "sh", "-c", script) as run:
         assert said_by_all(run, 3) == [f"[node{i}/{i}] rank {i} of 3 on node {i}" for i in range(3)]
         run.send_signal(number)
         _, told = run.communicate(timeout=60)
@@ -424,9 +424,9 @@ def with_clock(folder: Path, ahead: int) -> list[str | Path]:
 def test_why_compares_the_clocks_of_the_nodes(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
     """By the nodes' own times the one that failed last was the first, twelve seconds before the other."""
     late, early = (make_daemon(by=with_clock(tmp_path / str(ahead), ahead)) for ahead in (-5, 7))
-    fails = "until [ -e {0}/go ]; do sleep 0.02; done; sleep {1}; exit 3"
-    late.run("sh", "-c", fails.format(tmp_path, 1), job_id="j")
-    early.run("sh", "-c", fails.format(tmp_path, 0), job_id="j")
+    late.run("sh", "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done; sleep 1; exit 3", job_id="j")
+    early.run("sh", "-c", "exit 3", job_id="j")
+    early.wait("j")
     (tmp_path / "go").touch()
     ends = [node.wait("j").ended_at.ToNanoseconds() for node in (late, early)]
     assert ends[0] < ends[1]
