@@ -191,6 +191,12 @@ def let_through(folder: Path) -> None:
             each.chmod(each.stat().st_mode | 0o011)
 
 
+def _kill(pid: int) -> None:
+    """Kills a process that may have exited."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 class Daemon:
     """One root folder with, most of the time, a daemon on it."""
 
@@ -276,6 +282,12 @@ class Daemon:
 
     def restart(self) -> "Daemon":
         return self.start()
+
+    def kill_with_nursery(self) -> None:
+        """Kills the daemon, and then its nursery, which may have exited by itself: it has no jobs."""
+        nursery = eventually(self.nursery_pid)
+        self.kill()
+        _kill(nursery)
 
     def nursery_pid(self) -> int:
         """Of the one that lives, if one does; its name goes by the code that this daemon runs."""
@@ -374,10 +386,8 @@ class Daemon:
             self.kill(signal.SIGKILL)
         if self.channel is not None:
             self.channel.close()
-        nursery = self.nursery_pid()
-        if nursery:
-            with contextlib.suppress(ProcessLookupError):  # without job and daemon it ends by itself
-                os.kill(nursery, signal.SIGKILL)
+        if nursery := self.nursery_pid():
+            _kill(nursery)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 from muster.agent.config.notify_settings import NotifyTable
 from muster.agent.errors import JobNotFound
 from muster.agent.events.event_store import Event
+from tests.ports import free_port
 
 
 @dataclass
@@ -127,10 +128,11 @@ def _relay(source: socket.socket, sink: socket.socket) -> None:
 
 @contextlib.contextmanager
 def nobody() -> Iterator[int]:
-    """A port on which connections are refused."""
+    """A port on which connections are refused. Behind the block, too, nobody else gets it."""
+    port = free_port()
     with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        yield sock.getsockname()[1]
+        sock.bind(("127.0.0.1", port))
+        yield port
 
 
 def serving(certificate: Any, key: Any) -> ssl.SSLContext:

@@ -49,6 +49,10 @@ class Node:
         self.root = Root.under(folder)
         for path in (self.root.run, self.root.state, self.root.log, self.root.jobs):
             path.mkdir(parents=True, exist_ok=True)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Starts a nursery, unless there is one."""
         places = [f"--{name}={getattr(self.root, name)}" for name in ("run", "state", "log")]
         places.append(f"--name={self.root.nursery_name}")
         with open(self.root.nursery_log, "ab") as log:
@@ -79,9 +83,19 @@ class Node:
         return running
 
     def tend(self, name: str = NAME) -> None:
-        with connect(self.root.nursery_socket, DEADLINE_S) as sock:
+        sock = until(self._nursery, "a nursery listens")
+        assert sock is not None
+        with sock:
             _ask(sock, {"op": "hello", "protocol": PROTOCOL})
             assert _ask(sock, {"op": "tend", "job": name})["ok"]
+
+    def _nursery(self) -> socket.socket | None:
+        """A connection to the nursery, or to another one: without jobs it exits after some seconds."""
+        try:
+            return connect(self.root.nursery_socket, DEADLINE_S)
+        except OSError:
+            self._begin()
+            return None
 
     def close(self) -> None:
         """Ends all that there is."""

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,8 @@ from tests.conftest import BIN, Daemon, alive, eventually, running
 pytestmark = pytest.mark.timeout(180)
 
 SAVES = "trap 'sleep 1; echo saved; exit 3' TERM; echo up; while :; do sleep 0.05; done"
+#: As SAVES, but the trap waits for the file $GO: until then the daemon cannot end.
+SAVES_LATE = SAVES.replace("sleep 1;", 'until [ -e "$GO" ]; do sleep 0.05; done;')
 NAMESPACE = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
 
@@ -69,6 +72,21 @@ class Init(Daemon):
         """Numbers outside of the processes in the namespace whose command line has these words."""
         return [int(line.split()[0]) for _, _, line in self.inside().values() if words in line]
 
+    def run_saving(self) -> Any:
+        """Starts the job x, of two ranks that save their work once `ended_by_sigterm` lets them."""
+        job = self.run("sh", "-c", SAVES_LATE, job_id="x", ranks=2, env={"GO": str(self.folder / "go")})
+        eventually(lambda: all(b"up" in self.output(job, rank) for rank in (0, 1)), 60)
+        return job
+
+    def ended_by_sigterm(self) -> Any:
+        """Sends SIGTERM to the daemon, and returns the job x as a call tells it that was open when it ended. Until all
+        ranks have saved, the daemon goes on to answer."""
+        waiting = self.jobs.Wait.future(job_pb2.WaitRequest(job_id="x"), timeout=120)
+        os.kill(self.init, signal.SIGTERM)
+        eventually(lambda: self.get("x").state == job_pb2.JOB_STATE_STOPPING)
+        (self.folder / "go").touch()
+        return waiting.result().job
+
     def job(self, job_id: str) -> Job:
         return replay(journal.read(self.root.job(job_id).journal).records)
 
@@ -100,11 +118,9 @@ def make_init() -> Iterator[Callable[..., Init]]:
 def test_sigterm_stops_the_jobs_before_the_end_of_everything(make_init: Callable[..., Init]) -> None:
     init = make_init()
     init.start()
-    job = init.run("sh", "-c", SAVES, job_id="x", ranks=2)
-    eventually(lambda: all(b"up" in init.output(job, rank) for rank in (0, 1)), 60)
+    job = init.run_saving()
     assert init.process is not None
-    os.kill(init.init, signal.SIGTERM)
-    ended = init.wait("x")  # it goes on to answer
+    ended = init.ended_by_sigterm()
     assert ended.state == job_pb2.JOB_STATE_STOPPED and ended.verdict.summary == "stopped by musterd: SIGTERM"
     assert init.process.wait(60) == 0
     init.process = None
@@ -221,12 +237,10 @@ def test_a_read_only_root_no_capabilities_and_a_user_without_a_name(make_init: C
     daemon = [sys.executable, "-m", "muster.agent.musterd", "--root", str(init.folder), "--config", str(init.config)]
     init.musterd = [*init.musterd, str(init.folder), str(uid), *daemon]
     init.start()
-    job = init.run("sh", "-c", SAVES, job_id="x", ranks=2)
-    eventually(lambda: all(b"up" in init.output(job, rank) for rank in (0, 1)), 60)
+    init.run_saving()
     status = Path(f"/proc/{init.init}/status").read_text()
     assert f"Uid:\t{uid}" in status and "CapEff:\t0000000000000000" in status
-    os.kill(init.init, signal.SIGTERM)
-    assert init.wait("x").verdict.exit_code == 3
+    assert init.ended_by_sigterm().verdict.exit_code == 3
     assert init.process is not None and init.process.wait(60) == 0
     init.process = None
 
@@ -250,7 +264,9 @@ def test_the_entrypoint_of_a_pod(ends: str) -> None:
         pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "train-worker-1", "TMPDIR": name}
         pod |= {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "localhost", "PET_MASTER_PORT": "29500"}
         pod |= {"PET_NPROC_PER_NODE": "2", "RANK": "1", "WORLD_SIZE": "4", "MUSTER_TERMINATION_LOG": str(message)}
-        rank = "echo ModuleNotFoundError: No module named x >&2; exit 3"
+        # The first failure ends the other rank: it has to wait until both have said who they are.
+        both = f"touch {name}/said-$RANK; until [ -e {name}/said-2 ] && [ -e {name}/said-3 ]; do sleep 0.05; done"
+        rank = f"{both}; echo ModuleNotFoundError: No module named x >&2; exit 3"
         script = f"echo $RANK of $WORLD_SIZE; {rank if ends == 'by itself' else SAVES}"
         command = [*NAMESPACE, "sh", "-c", STRIPPED, "sh", name, str(uid), sys.executable, str(BIN / "muster")]
         words = ["run", "--standalone", "--ranks", "2", "--skip-check", "--", "sh", "-c", script]

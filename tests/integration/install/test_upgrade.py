@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from muster.probes.kernel import open_files
 from muster.supervisors.paths import Root
 from muster.supervisors.system import lock
 from muster.v1 import exec_pb2, exec_pb2_grpc, job_pb2
@@ -106,12 +107,13 @@ def test_an_upgrade_with_a_job_that_runs(node: Node, last: Release, number: int)
     # New jobs are the new release's alone, with all that it knows.
     notify = job_pb2.Notify(webhook="http://127.0.0.1:9/hook", secret="of the new release")
     begin(node, "new", notify=notify)
-    (ours,) = node.nurseries() - old
+    (ours,) = node.nurseries() - old  # which has just given a supervisor to the job
     assert int(_stat(node.supervisor_pid("new"))[1]) == ours
     assert execute(node, "new", "sh", "-c", "echo $RANK").stdout == b"0\n"
 
     expect_end(node, rank=1)
-    assert not alive(tended) and node.get("job").takeovers == 0
+    eventually(lambda: not alive(tended), message="its supervisor ends with it")
+    assert node.get("job").takeovers == 0
     eventually(lambda: node.nurseries() == {ours}, 60, "the old nursery ends with its last job")
     expect_end(node, "new")
 
@@ -141,7 +143,7 @@ def test_kills_behind_an_upgrade(node: Node, last: Release, killed: str) -> None
     node.kill(signal.SIGKILL)
     node.start_new()
     expect_running(node, ranks)
-    (ours,) = node.nurseries() - {old}
+    (ours,) = eventually(lambda: node.nurseries() - {old})
     eventually(lambda: _holds(ours, node, "job"), message="the new nursery knows the job")
     before = node.supervisor_pid("job")
     if killed != "supervisor":
@@ -156,9 +158,7 @@ def test_kills_behind_an_upgrade(node: Node, last: Release, killed: str) -> None
 
 
 def _holds(nursery: int, node: Node, job_id: str) -> bool:
-    fifo = str(node.root.job(job_id).fifo(0))
-    folder = f"/proc/{nursery}/fd"
-    return any(os.readlink(f"{folder}/{fd}") == fifo for fd in os.listdir(folder) if os.path.lexists(f"{folder}/{fd}"))
+    return str(node.root.job(job_id).fifo(0)) in set(open_files.targets(nursery))
 
 
 def test_a_job_ends_between_two_releases(node: Node, last: Release) -> None:
@@ -207,7 +207,7 @@ def test_kills_behind_the_way_back(node: Node, last: Release, killed: str) -> No
     node.kill(signal.SIGKILL)
     node.start_old(last)
     expect_running(node, ranks)
-    (older,) = node.nurseries() - {newer}
+    (older,) = eventually(lambda: node.nurseries() - {newer})
     eventually(lambda: _holds(older, node, "job"))
     before = node.supervisor_pid("job")
     if killed == "both":
@@ -265,9 +265,14 @@ def test_a_running_daemon_of_the_first_release_finds_a_nursery_of_this_code(tmp_
     for folder in (root.run, root.state, root.log):
         folder.mkdir()
     places: list[str | Path] = ["--run", root.run, "--state", root.state, "--log", root.log, "--nofile", "1024"]
-    subprocess.run([sys.executable, "-I", "-m", "muster.supervisors.nursery.nursery", *places], check=True, timeout=60)
-    pid = lock.holder(root.run / "nursery.lock")
-    assert pid and (root.run / "nursery.sock").is_socket()
+    command = [sys.executable, "-I", "-m", "muster.supervisors.nursery.nursery", *places]
+
+    def started() -> int:
+        """Its pid; 0 where it has already ended again, as it does after some seconds."""
+        subprocess.run(command, check=True, timeout=60)
+        return lock.holder(root.run / "nursery.lock") if (root.run / "nursery.sock").is_socket() else 0
+
+    pid = eventually(started)
     eventually(lambda: not alive(pid), 60, "without jobs and without a daemon it ends")
 
 

@@ -218,10 +218,9 @@ def swapped(tmp_path: Path, canary: Path) -> Iterator[Path]:
 def test_a_link_in_the_place_of_a_folder_is_not_counted_through(swapped: Path) -> None:
     end = time.monotonic() + 1
     looks = 0
-    while time.monotonic() < end:
+    while time.monotonic() < end or looks <= 10:
         assert sum(status.st_size == 4096 and status.st_nlink == 1 for status in log_ownership.inside(swapped)) == 0
         looks += 1
-    assert looks > 10
 
 
 def test_a_link_in_the_place_of_a_folder_is_not_removed_through(swapped: Path, canary: Path) -> None:

@@ -34,6 +34,11 @@ class Web(http.server.ThreadingHTTPServer):
         self.password = ""
         super().__init__(("127.0.0.1", 0), _Handler)
 
+    def go_once(self) -> None:
+        """Sends what was asked for until now, and holds back what is asked for from now on."""
+        before, self.go = self.go, threading.Event()
+        before.set()
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/file"
@@ -55,9 +60,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if asked := self.headers.get("Range"):
             begin, _, end = asked.removeprefix("bytes=").partition("-")
             first, last = int(begin), min(int(end), last)
+        go = web.go
         web.offsets.append(first)
         if first >= web.holds_from:
-            web.go.wait(120)
+            go.wait(120)
         data = web.content[first : last + 1]
         self._head(206 if asked else 200, len(data), f"bytes {first}-{last}/{len(web.content)}" if asked else "")
         most = web.breaks.pop(0) if web.breaks else len(data)

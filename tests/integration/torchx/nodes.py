@@ -18,9 +18,9 @@ from torchx.specs import AppDef, AppState, Resource, Role
 
 from muster.v1 import job_pb2
 
-#: Waits for a file in its folder, at most for a minute, and then ends with the code in it.
+#: Waits for a file in its folder, at most for as long as a test may take, and then ends with the code in it.
 HELD = """i=0
-while [ ! -s "$1" ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done
+while [ ! -s "$1" ] && [ $i -lt 3000 ]; do sleep 0.1; i=$((i+1)); done
 exit "$(cat "$1" || echo 9)"
 """
 

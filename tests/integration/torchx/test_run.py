@@ -215,6 +215,8 @@ def test_output_of_a_time(three: Nodes, torchx: Any, tmp_path: Path) -> None:
     go = tmp_path / "go"
     handle = start(three, torchx, role(f"echo early; {HELD.replace('exit', 'echo late; exit')}", str(go), replicas=1))
     eventually(lambda: "early\n" in torchx.log_lines(handle, "sh"))
+    index = three.daemons[0].root.rank_index(f"{app_id(handle)}-0", 0, 0)
+    eventually(lambda: index.exists() and index.stat().st_size, message="its time is noted, a moment later")
     # The time index is of 100 ms: a moment in which nothing is written separates the two.
     middle = datetime.now() + timedelta(seconds=0.3)
     eventually(lambda: datetime.now() > middle + timedelta(seconds=0.3))

@@ -1,5 +1,6 @@
 """A rotated segment is compressed by a process of its own."""
 
+import contextlib
 import fcntl
 import gzip
 import os
@@ -72,7 +73,9 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         process = subprocess.Popen([*COMMAND, str(path)])
 
         def so_far(grown: int = grown, process: "subprocess.Popen[bytes]" = process) -> bool:
-            return process.poll() is not None or (part.exists() and part.stat().st_size >= grown)
+            with contextlib.suppress(FileNotFoundError):  # not there yet, or not any more
+                return part.stat().st_size >= grown or process.poll() is not None
+            return process.poll() is not None
 
         eventually(so_far)
         process.kill()

@@ -363,20 +363,23 @@ async def test_at_most_so_many_at_once(tmp_path: Path) -> None:
 async def test_it_is_left_alone_for_longer_after_each_failure(tmp_path: Path) -> None:
     async with kept(tmp_path) as node:
         node.job("job", 1)
+        tried = anyio.current_time()
         await node.until(lambda: node.keeping.trouble, upload=program(tmp_path, "exit 1"))
         (lot,) = node.keeping.uploads.lots.values()
-        waits = []
+        #: Seconds that are left when we look, and those since the try began: each wait is between the two.
+        left, since = [], []
 
         def failed(failures: int) -> bool:
             return lot.failures >= failures and not lot.busy
 
         for failures in range(1, 16):
             await node.until(functools.partial(failed, failures))
-            waits.append(lot.due - anyio.current_time())
-            lot.due = 0.0
+            left.append(lot.due - anyio.current_time())
+            since.append(lot.due - tried)
+            lot.due, tried = 0.0, anyio.current_time()
             node.keeping.uploads.wake()
-        assert 2 < waits[0] <= 5 and waits[3] > waits[0]
-        assert all(wait <= log_upload.MAX_RETRY_S for wait in waits) and waits[-1] > 1000
+        assert since[0] > 2 and left[0] <= 5 and since[3] > left[0]
+        assert all(wait <= log_upload.MAX_RETRY_S for wait in left) and since[-1] > 1000
         assert len(await node.told("logs.upload_failed")) == 1, "the same reason is told once"
 
 

@@ -112,6 +112,7 @@ async def test_a_client_that_is_slow_is_cut(monkeypatch):
         async with await connected(address) as stream:
             await stream.send(b"GET /metrics HTTP/1.1\r\n")
             assert (await answer(stream))[0] == 408
+        monkeypatch.setattr(scrape_server, "HEAD_S", 60.0)
         assert (await ask(address, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 200
 
 

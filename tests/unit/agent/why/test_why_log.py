@@ -170,8 +170,8 @@ async def test_a_disk_that_does_not_answer_costs_no_more_than_its_time(
 
     real = log_signs.search_file
     monkeypatch.setattr(log_signs, "search_file", stuck)
-    monkeypatch.setattr(log_signs, "READ_S", 0.1)
-    monkeypatch.setattr(log_signs, "SCAN_S", 0.1)
+    monkeypatch.setattr(log_signs, "READ_S", 1.0)
+    monkeypatch.setattr(log_signs, "SCAN_S", 1.0)
     try:
         found = await search(Wanted(3, log), Wanted(4, pipe))
         assert names(found.signs) == ["no-space"]

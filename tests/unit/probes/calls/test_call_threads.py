@@ -22,9 +22,11 @@ class Gate:
         self.value = value
         self.entered, self.open = threading.Event(), threading.Event()
         self.calls = 0
+        self.began = 0.0
 
     def __call__(self):
         self.calls += 1
+        self.began = time.monotonic()
         self.entered.set()
         assert self.open.wait(60)
         return self.value
@@ -51,12 +53,15 @@ async def test_what_a_call_raises_is_its_own(crew):
 
 
 async def test_a_call_that_hangs_keeps_a_thread_and_nothing_else(crew):
-    gate, asked = Gate(), []
-    began = time.monotonic()
-    outcomes = await crew.run({0: gate, 1: lambda: asked.append(1), 2: lambda: asked.append(2)}, 1.0)
-    assert time.monotonic() - began >= 1.0
-    assert isinstance(outcomes[0], Late) and (outcomes[0].running_s or 0) >= 0.9
-    assert outcomes[1] == outcomes[2] == Answer(None) and sorted(asked) == [1, 2]
+    gate, asked = Gate(), set()
+    for limit in (1.0, 5.0, 30.0):  # the longer ones for a machine so busy that nobody answers within the first
+        began = time.monotonic()
+        outcomes = await crew.run({0: gate, 1: lambda: asked.add(1), 2: lambda: asked.add(2)}, limit)
+        if outcomes[1] == outcomes[2] == Answer(None):
+            break
+    assert isinstance(outcomes[0], Late) and gate.calls == 1
+    assert (outcomes[0].running_s or 0) >= began + limit - gate.began > 0
+    assert outcomes[1] == outcomes[2] == Answer(None) and asked == {1, 2}
     # It has had its time: from now on it holds nobody up.
     with anyio.fail_after(60):
         outcomes = await crew.run({0: gate, 1: lambda: "there"}, 1.0)
@@ -160,14 +165,16 @@ def test_a_call_that_hangs_outlives_the_loop_and_harms_nobody():
 
 async def test_a_call_may_ask_for_others_of_which_one_hangs(crew):
     """It is given the answers that there are in time; the one that hangs is asked nothing more until it is through."""
-    gate, asked = Gate(), []
+    gate, asked, began = Gate(), [], []
 
     def within(limit_s):
+        began.append(time.monotonic())
         return crew.ask({"a": gate, "b": lambda: asked.append("b"), "c": lambda: 1 // 0}, limit_s)
 
     outcome = (await crew.run({"whole": lambda: within(4.0)}, 60))["whole"]
     assert isinstance(outcome, Answer)
-    assert isinstance(outcome.value["a"], Late) and (outcome.value["a"].running_s or 0) >= 3.6
+    assert isinstance(outcome.value["a"], Late)
+    assert (outcome.value["a"].running_s or 0) >= began[0] + 4.0 - gate.began > 0
     assert outcome.value["b"] == Answer(None) and isinstance(outcome.value["c"], CallFailure)
     outcome = (await crew.run({"whole": lambda: within(4.0)}, 60))["whole"]
     assert isinstance(outcome, Answer) and isinstance(outcome.value["a"], Late)

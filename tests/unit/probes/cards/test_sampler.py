@@ -106,7 +106,7 @@ async def test_turned_off_it_reads_nothing_and_turned_on_it_goes_on(proc: ProcFo
 
 async def test_a_process_that_cannot_be_read_costs_only_itself(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch):
     """Opening a FIFO that nobody writes to hangs, as a file of a process that is stuck in the kernel does."""
-    monkeypatch.setattr(sampler, "STUCK_S", 0.1)
+    monkeypatch.setattr(sampler, "STUCK_S", 0.5)
     proc.add(120, 100, 1100)
     stuck = proc.path / "120" / "io"
     stuck.unlink()
@@ -114,9 +114,9 @@ async def test_a_process_that_cannot_be_read_costs_only_itself(proc: ProcFolder,
     watch = Watch(proc.path, FAST)
     before = threading.active_count()
     async with watch.running():
-        await until(lambda: watch.looks)
-        assert {p.stat.pid for p in watch.looks[0].jobs["job"]} == {100, 110}
-        assert watch.views  # nobody waited for it
+        # Without it, and with the others: perhaps not in the first look, where these are slow, too.
+        await until(lambda: watch.looks and {p.stat.pid for p in watch.looks[-1].jobs["job"]} == {100, 110})
+        await until(lambda: watch.views)  # nobody waited for it
         await until(lambda: "/proc/120: a read takes longer than" in watch.sampler.trouble)
         # It comes back: the thread ends, and the process is told again.
         os.rename(stuck, proc.path / "fifo")
@@ -128,7 +128,7 @@ async def test_a_process_that_cannot_be_read_costs_only_itself(proc: ProcFolder,
 
 
 async def test_what_hangs_is_reported(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sampler, "STUCK_S", 0.1)
+    monkeypatch.setattr(sampler, "STUCK_S", 0.5)
     monkeypatch.setattr(sampler, "MAX_LEFT_BEHIND", 1)
     (proc.path / "110" / "io").unlink()
     os.mkfifo(proc.path / "110" / "io")

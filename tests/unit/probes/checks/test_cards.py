@@ -203,15 +203,15 @@ async def test_a_driver_that_is_back_is_asked_at_once(make, monkeypatch):
 async def test_a_card_that_hangs_is_unknown_and_hides_no_other(make):
     release = threading.Event()
     backend = Cards()
-    driver = make(backend, deadline_s=0.5)
+    driver = make(backend, deadline_s=1.5)
     await driver.open()
     try:
         backend.told[0] = release
-        found = await check(CardsWanted(indices=(0, 1)), driver, deadline_s=0.5)
+        found = await check(CardsWanted(indices=(0, 1)), driver, deadline_s=1.5)
         assert (found.status, found.code) == (Status.UNKNOWN, Code.PROBE_TIMED_OUT)
-        assert found.reason == "card 0: no answer within 0.5 s"
+        assert found.reason == "card 0: no answer within 1.5 s"
         backend.told[1] = LOST
-        found = await check(CardsWanted(indices=(0, 1)), driver, deadline_s=0.5)
+        found = await check(CardsWanted(indices=(0, 1)), driver, deadline_s=1.5)
         assert (found.status, found.code) == (Status.CRITICAL, Code.CARDS_NO_ANSWER)
         assert "card 1: GPU is lost; card 0: an earlier call still hangs after" in found.reason
         assert backend.asked.count(0) == 1

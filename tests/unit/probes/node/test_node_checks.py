@@ -35,6 +35,8 @@ class Cards(Backend):
     def __init__(self) -> None:
         self.of: dict[int, object] = {}
         self.asked: list[tuple[What, int]] = []
+        #: Of the driver above: short only where a card hangs.
+        self.deadline_s = 60.0
 
     def open(self, ask: AskEach = in_turn) -> None:
         pass
@@ -78,7 +80,7 @@ def cards() -> Cards:
 
 @pytest.fixture
 async def driver(cards: Cards, tmp_path: Path) -> AsyncIterator[Driver]:
-    driver = Driver(lambda: DriverSettings(driver_deadline_s=0.5), [cards], dev=tmp_path)
+    driver = Driver(lambda: DriverSettings(driver_deadline_s=cards.deadline_s), [cards], dev=tmp_path)
     await driver.open()
     yield driver
     for answer in cards.of.values():
@@ -88,7 +90,7 @@ async def driver(cards: Cards, tmp_path: Path) -> AsyncIterator[Driver]:
 
 
 def looker(driver, tmp_path, log=None, **settings):
-    now = NodeSettings(look_deadline_s=5.0, **settings)
+    now = NodeSettings(look_deadline_s=60.0, **settings)
     return Looker(
         lambda: now,
         driver,
@@ -124,7 +126,7 @@ async def test_a_host_that_merely_has_the_library_of_a_driver(tmp_path, monkeypa
     cards = Cards()
     error = DriverError(Trouble.NO_DRIVER, "NVML says Driver Not Loaded (9)", 9, of_driver=True)
     monkeypatch.setattr(cards, "open", refuse(error))
-    driver = Driver(lambda: DriverSettings(0.5, slots[0]), [cards], dev=tmp_path / "dev")
+    driver = Driver(lambda: DriverSettings(60.0, slots[0]), [cards], dev=tmp_path / "dev")
     await driver.open()
     results = await looker(driver, tmp_path).look()
     assert {(r.item, r.status) for r in results if r.code is Code.DRIVER_NOT_LOADED} == {("driver", Status.WARN)}
@@ -220,12 +222,14 @@ async def test_a_lost_card_is_lost_and_the_other_goes_on(driver, cards, tmp_path
 
 async def test_a_card_that_hangs_is_a_finding_of_its_own_and_never_critical(driver, cards, tmp_path):
     cards.of[0] = threading.Event()
+    cards.deadline_s = 1.0
     looks = looker(driver, tmp_path)
     found = by_item(await looks.look(["driver", "ecc", "clocks"]))
     assert ("card 0", Code.DRIVER_HANG) in [(r.device, r.code) for r in found["driver"]]
     assert [r.code for r in found["ecc"]] == [Code.NODE_NOT_TOLD, Code.NODE_OK]
     assert worst(r for results in found.values() for r in results) is Status.UNKNOWN
     cards.of[0].set()
+    cards.deadline_s = 60.0
     while driver.view.sick:
         await driver.refresh(What.HEALTH)
         await anyio.sleep(0.01)
@@ -239,7 +243,7 @@ async def test_a_check_that_hangs_or_is_broken_stops_no_other(driver, tmp_path, 
     async def broken(*_):
         raise ZeroDivisionError("a defect")
 
-    looks = Looker(lambda: NodeSettings(look_deadline_s=0.2), driver, log=tmp_path / "none")
+    looks = Looker(lambda: NodeSettings(look_deadline_s=1.5), driver, log=tmp_path / "none")
     looks.rules["ecc"] = replace(looks.rules["ecc"], judge=hang)
     looks.rules["clocks"] = replace(looks.rules["clocks"], judge=broken)
     found = by_item(await looks.look(["ecc", "clocks", "persistence"]))

@@ -319,10 +319,16 @@ def test_the_master_port_is_the_ranks_once_all_are_there(cluster):
 
 def test_a_name_that_does_not_resolve(cluster):
     cluster.mpirun("touch ran")
-    wait, lead = cluster.wait(), cluster.lead(hosts="127.0.0.2,no-such-node.invalid", timeout=3)
-    assert (lead.code(), wait.code()) == (1, 1)
-    assert "node 1 (no-such-node.invalid) did not come within 3 s: its name does not resolve (" in lead.said
-    assert "(no-such-node.invalid) did not come within 3 s: its name" in wait.said, "the other nodes are told why"
+    for seconds in (3, 30):  # the longer one for a machine so busy that node 1 has not begun by then
+        wait, lead = cluster.wait(), cluster.lead(hosts="127.0.0.2,no-such-node.invalid", timeout=seconds)
+        assert lead.code() == 1
+        if "has reported from" in lead.said:
+            break
+        wait.close()
+    assert wait.code() == 1
+    late = f"(no-such-node.invalid) did not come within {seconds} s: its name"
+    assert f"node 1 {late} does not resolve (" in lead.said
+    assert late in wait.said, "the other nodes are told why"
     assert not (lead.folder / "ran").exists()
 
 

@@ -126,6 +126,7 @@ def test_before_a_fork_the_thread_is_ended_and_comes_back(pipes, splicer):
 
 
 def test_at_rest_it_is_ended(pipes, splicer, monkeypatch):
+    monkeypatch.setattr(splicing, "REST_S", 600.0)
     pipes.flood(splicer)
     splicer.rest()
     assert splicer.helped  # just now there was a flood

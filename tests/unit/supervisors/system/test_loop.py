@@ -89,8 +89,8 @@ def test_a_timer_does_not_fire_early():
 
 def test_a_cancelled_timer_does_not_fire_nor_one_twice():
     def story(loop: Loop, notes: list[Any]) -> None:
+        once = loop.later(0, does(note(notes, "once"), lambda: doomed.cancel()))  # noqa: PLW0108 - it comes next
         doomed = loop.later(0.01, lambda: notes.append("never"))
-        once = loop.later(0, does(note(notes, "once"), doomed.cancel))
         loop.later(0.02, does(once.fire, once.cancel, doomed.fire, loop.stop))
 
     assert [n for n in on_a_loop(story) if n != "after"] == ["once"]

@@ -470,7 +470,7 @@ def test_a_program_that_is_killed_in_the_middle_leaves_nothing_and_all_run_once(
 
         def kill() -> None:
             program = children()[0]
-            until(lambda: len(children()) > 2 * round_ or not process.read_stat(program), "it has made some", 10.0)
+            until(lambda: len(children()) > 2 * round_ or not process.read_stat(program), "it has made some")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(program, signal.SIGKILL)
 

@@ -57,7 +57,7 @@ def test_the_loop_turns_until_the_process_ends_or_its_time_is_over(ends: bool) -
         program, pidfd = waiting()
         loop = Loop(lambda error: None)
         due: list[str] = []
-        underway, story = Underway(loop, lambda: due.append("due")), Story(pidfd, 600.0 if ends else 0.05)
+        underway, story = Underway(loop, lambda: due.append("due")), Story(pidfd, 600.0 if ends else 0.5)
         underway.begin(story.work())
         assert underway.lasts
         underway.go_on()
