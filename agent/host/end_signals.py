@@ -41,8 +41,12 @@ class EndSignals:
         self._interrupted |= number == signal.SIGINT
         if self._asked and not again and now - self._at < SAME_S:
             return None
+        # No call from the look at `_asked` to here: Python handles another signal only behind one, and that other
+        # signal would count as a request of its own.
+        if self._asked < Ask.LEAVE:
+            self._asked += 1
+        self._at = now
         self.first = self.first or number
-        self._asked, self._at = min(self._asked + 1, Ask.LEAVE), now
         return Ask(self._asked)
 
 

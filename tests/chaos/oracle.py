@@ -20,7 +20,7 @@ from tests.conftest import FINAL, Daemon, alive, eventually
 #: Seconds: what `stop` may take over the job's grace; until a loss is reported; a rank waits for its log; writing has
 #: resumed; the job has ended; everything is put away.
 STOP_S = 35.0
-REPORT_S = 15.0
+REPORT_S = 30.0
 BLOCKED_S = 25.0
 RESUME_S = 30.0
 END_S = 60.0

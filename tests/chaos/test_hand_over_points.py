@@ -46,7 +46,13 @@ event, part, number, told = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv
 due = []
 def waits():
     fds = f"/proc/{due[0]}/fd"
-    return any("/jobs/" in os.readlink(f"{fds}/{fd}") for fd in os.listdir(fds))
+    for fd in os.listdir(fds):
+        try:
+            if "/jobs/" in os.readlink(f"{fds}/{fd}"):
+                return True
+        except FileNotFoundError:  # closed since
+            pass
+    return False
 def hook(name, values):
     if due and name == event and part in str(values):
         while not waits():

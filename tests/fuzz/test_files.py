@@ -115,6 +115,7 @@ def test_a_daemon_starts_on_any_files(daemon: Daemon) -> None:
     daemon.run("sh", "-c", "echo hello; exit 3", job_id="whole", ranks=2)
     daemon.wait("whole")
     eventually(lambda: daemon.get("whole").cards_free)
+    daemon.until_put_away("whole")
     daemon.kill(15)
     whole = daemon.root.job("whole").folder
     kept = {path.name: path.read_bytes() for path in whole.iterdir() if path.is_file()}

@@ -248,7 +248,7 @@ def bring_back(past: KeptRun) -> Iterator[Address]:
         os.close(read_end)
         if own is not None:
             _end(own.process, 0.0, interrupts)
-            _wait_nursery(Root.under(root))
+            wait_nursery(Root.under(root))
         shutil.rmtree(root, ignore_errors=True)
 
 
@@ -313,21 +313,27 @@ def _has_ended(daemon: "subprocess.Popen[bytes]", seconds: float) -> bool:
     return daemon.poll() is not None
 
 
-def _wait_nursery(root: Root) -> None:
-    """The nursery ends behind its daemon, by itself: when the command has ended, nothing of it runs. Best effort."""
+def wait_nursery(root: Root) -> None:
+    """The nursery ends behind its daemon, by itself: when the command has ended, nothing of it runs. Best effort: one
+    that does not end is left, but not because it waits for a processor."""
     with contextlib.suppress(OSError):
         if pid := lock.holder(root.nursery_lock):
             pidfd = os.pidfd_open(pid)
             try:
-                if lock.holder(root.nursery_lock) == pid:  # so the pid was not another's
-                    process.wait_ended(pidfd, TIDY_S)
+                begun, waited = time.monotonic(), process.waited_for_cpu(pid)
+                if lock.holder(root.nursery_lock) != pid:  # so the pid was another's
+                    return
+                while not process.wait_ended(pidfd, LOOK_S):
+                    crowded = min(process.waited_for_cpu(pid) - waited, CROWDED_S)
+                    if time.monotonic() - begun > TIDY_S + crowded:
+                        return
             finally:
                 os.close(pidfd)
 
 
 def _tidy(own: Standalone, logs_elsewhere: bool) -> None:
     root = Root.under(own.root)
-    _wait_nursery(root)
+    wait_nursery(root)
     _keep(own, logs_elsewhere)
     if logs_elsewhere:
         own_folder.set_report_aside(root, root.log.resolve())

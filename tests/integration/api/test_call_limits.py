@@ -86,12 +86,12 @@ def test_streams_of_each_kind_have_a_number_of_their_own(make_daemon: Callable[.
     }
     held: list[Any] = []
     for make in kinds.values():
-        for _ in range(2):
-            held.append(make())
+        ours = [make(), make()]
         told: list[tuple[str, str]] = []
 
-        def refused(make: Callable[[], Any] = make, told: list[tuple[str, str]] = told) -> bool:
-            """Its turn may come before theirs, as they have said nothing yet."""
+        def refused(make: Callable[[], Any] = make, ours: list[Any] = ours, told: list[tuple[str, str]] = told) -> bool:
+            """Its turn may come before theirs, as they have said nothing yet: then one of those is refused."""
+            ours[:] = [one if one.is_active() else make() for one in ours]
             call = make()
             timer = threading.Timer(1, call.cancel)
             timer.start()
@@ -104,6 +104,7 @@ def test_streams_of_each_kind_have_a_number_of_their_own(make_daemon: Callable[.
             return bool(told) and told[-1][0] != "CANCELLED"
 
         eventually(refused)
+        held += ours
         assert told[-1] == ("RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS")
     assert daemon.stop("x", grace_s=0).ended
     for call in held:

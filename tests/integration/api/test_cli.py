@@ -246,7 +246,7 @@ def test_a_restart_of_the_daemon_loses_and_doubles_nothing(daemon):
         seen += read_until(process, b"line 600\n")
         daemon.kill(signal.SIGTERM)
         daemon.restart()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=200)
     lines = (seen + out).decode().splitlines()
     for rank in range(2):
         mine = [line for line in lines if line.startswith(f"[rank {rank}] ")]
@@ -361,7 +361,7 @@ def test_standalone_and_the_name_of_a_daemon_exclude_each_other(short_tmp, named
 def test_a_second_standalone_run_of_one_id_and_folder_is_refused(short_tmp, first):
     """Both would write the same files. The job of a command that was killed ends with its grace."""
     logs = short_tmp / "logs"
-    words = ("--standalone", "--log-dir", str(logs), "--skip-check", "--job-id", "x", "--grace", "20s", "--")
+    words = ("--standalone", "--log-dir", str(logs), "--skip-check", "--job-id", "x", "--grace", "100s", "--")
     deaf = "trap '' TERM; echo one; while [ ! -e end ]; do sleep 0.05; done; echo two"
     with running(
         [BIN / "muster", "run", *words, "sh", "-c", deaf],
@@ -375,10 +375,12 @@ def test_a_second_standalone_run_of_one_id_and_folder_is_refused(short_tmp, firs
         if first == "was killed":
             one.kill()
             one.wait()
-        done = standalone(short_tmp, *words, "echo", "other")
-        assert (done.returncode, done.stdout) == (5, "")
-        assert f"pid {one.pid} on" in done.stderr and "another --job-id or --log-dir" in done.stderr, done.stderr
-        (short_tmp / "end").touch()
+        try:
+            done = standalone(short_tmp, *words, "echo", "other")
+            assert (done.returncode, done.stdout) == (5, "")
+            assert f"pid {one.pid} on" in done.stderr and "another --job-id or --log-dir" in done.stderr, done.stderr
+        finally:
+            (short_tmp / "end").touch()
         eventually(lambda: log.read_text() == "one\ntwo\n")
     eventually(lambda: no_muster_below(short_tmp), 60)
     assert log.read_text() == "one\ntwo\n"
@@ -461,6 +463,7 @@ def failed(daemon: Daemon) -> Daemon:
         f"until [ -e {said}0 ] && [ -e {said}2 ]; do sleep 0.01; done; exit 7"
     )
     daemon.cli("run", "--job-id", "x", "--ranks", "3", "--label", "k=v", "--", "sh", "-c", script)
+    daemon.explained("x")
     return daemon
 
 
@@ -620,7 +623,9 @@ def test_wait_over_a_restart(daemon):
 
 def test_stop_and_rm(daemon):
     for name in ("x", "y", "z"):
-        daemon.run("sleep", "100", job_id=name)
+        daemon.run("sh", "-c", "echo up; exec sleep 1000", job_id=name)
+    for name in ("x", "y", "z"):  # one that is stopped before it begins has no log
+        eventually(lambda: daemon.output(daemon.get(name)))  # noqa: B023
     assert daemon.cli("rm", "x").returncode == 5
     done = daemon.cli("stop", "x", "nobody", "y", "--reason", "enough")
     assert (done.returncode, done.stdout) == (3, "x STOPPED\ny STOPPED\n")
@@ -670,7 +675,7 @@ def test_without_a_stdout_the_job_runs_all_the_same(daemon):
         ["sh", "-c", f"{MUSTER} run -- sh -c 'echo x; exit 3' >&-"],
         env=environment(daemon),
         capture_output=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 3
@@ -685,7 +690,7 @@ def test_check(tmp_path, daemon):
         probe = folder / "mine"
         probe.write_text(f"#!/bin/sh\necho it is so\nexit {code}\n")
         probe.chmod(0o755)
-        config.write_text(f'[checks]\ncustom_dir = "{folder}"\n')
+        config.write_text(f'[checks]\ncustom_dir = "{folder}"\ndeadline_s = 60.0\n')
         done = daemon.cli("check", "--config", str(config), "custom")
         assert done.returncode == code, done
         told = json.loads(daemon.cli("check", "--config", str(config), "-o", "json", "custom").stdout)

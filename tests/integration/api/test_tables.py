@@ -39,6 +39,7 @@ def busy(make_daemon: Callable[..., Daemon], cards: FakeCards) -> Daemon:
     eventually(lambda: len(json.loads(daemon.cli(*node).stdout)["cards"]) == 8)
     assert daemon.cli("start", "--cards", "2", "--job-id", "train-llama-7b", "--", *LONG).returncode == 0
     assert daemon.cli("run", "-q", "--ranks", "2", "--job-id", "broken", "--", "sh", "-c", "exit 3").returncode == 3
+    daemon.explained("broken")  # from here on nothing of it changes
     assert daemon.cli("start", "--job-id", "train_ddp-dcxg26mmslcbmd-0", "--", *LONG).returncode == 0
     cards[7].lose()
     eventually(lambda: "GPU_LOST" in daemon.cli(*node).stdout)

@@ -67,8 +67,7 @@ def test_a_nursery_that_cannot_be_started_says_why(daemon: Daemon, tmp_path: Pat
     daemon.run("true", job_id="before")
     daemon.wait("before")
     daemon.kill()
-    os.kill(daemon.nursery_pid(), signal.SIGKILL)
-    eventually(lambda: not daemon.nursery_pid())
+    eventually(lambda: not daemon.nursery_pid(), message="without job and daemon it ends")
     broken = tmp_path / "python"
     broken.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'import no_such_module'\n")
     broken.chmod(0o755)

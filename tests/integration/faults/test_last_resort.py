@@ -52,7 +52,8 @@ def no_nursery(daemon: Daemon) -> Iterator[None]:
         path.unlink()
         path.mkdir()
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the supervisor of a job that has ended leaves by itself
+            os.kill(pid, signal.SIGKILL)
     try:
         yield
     finally:
@@ -64,7 +65,7 @@ def expect_stopped(daemon: Daemon) -> None:
     job = daemon.wait("job")
     assert job.state in (job_pb2.JOB_STATE_STOPPED, job_pb2.JOB_STATE_LOST), job
     assert job.verdict.exit_code != 0
-    assert not daemon.root.stop_order("job").exists()
+    eventually(lambda: not daemon.root.stop_order("job").exists(), message="it is removed behind the last record")
 
 
 @pytest.mark.slow
@@ -111,7 +112,7 @@ def test_a_stopped_supervisor_is_reported_until_it_runs_again(daemon: Daemon) ->
     try:
         eventually(warned, 60)
         for words in (["status", "job"], ["why", "job"], ["node"]):
-            assert f"kill -CONT {pid}" in " ".join(daemon.cli(*words).stdout.split()), words
+            eventually(lambda: f"kill -CONT {pid}" in " ".join(daemon.cli(*words).stdout.split()), 60, str(words))  # noqa: B023
         assert "RUNNING, supervisor is stopped" in daemon.cli("ps").stdout
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -224,7 +225,7 @@ def test_an_order_comes_before_what_a_job_without_a_supervisor_would_end_of(daem
 def test_the_order_outlives_the_daemon(daemon: Daemon, frozen: list[int]) -> None:
     pids = start(daemon)
     frozen += [daemon.supervisor_pid("job")]
-    order(daemon, 6.0)
+    order(daemon, 30.0)  # more than a busy machine takes until the daemon is killed
     eventually(daemon.root.stop_order("job").exists)
     daemon.kill()
     assert all(map(alive, pids))
@@ -236,7 +237,7 @@ def test_the_order_outlives_the_daemon(daemon: Daemon, frozen: list[int]) -> Non
 @pytest.mark.slow
 def test_after_its_stop_was_recorded_a_supervisor_without_a_successor(daemon: Daemon) -> None:
     pids = start(daemon)
-    order(daemon, 3.0)
+    order(daemon, 30.0)  # more than a busy machine takes until all are killed
     eventually(lambda: daemon.get("job").state == job_pb2.JOB_STATE_STOPPING)
     with no_nursery(daemon):
         assert all(map(alive, pids))

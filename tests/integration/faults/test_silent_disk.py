@@ -118,7 +118,7 @@ def state(pid: int) -> str:
     """Of a process, as /proc says it; empty where there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return ""
 
 

@@ -62,7 +62,7 @@ def written(daemon: Boxed) -> job_pb2.Job:
     mount(daemon, "umount", "-l", str(daemon.root.state))
     job: job_pb2.Job = daemon.wait("job")
     assert job.ended_at.ToNanoseconds() / 1e9 < before
-    assert not job.warnings
+    eventually(lambda: not daemon.get("job").warnings)
     return job
 
 

@@ -10,6 +10,8 @@ from muster.agent.cli.client import standalone
 from muster.agent.cli.client.interrupts import Interrupts
 from muster.agent.cli.exits import CommandFailed
 from muster.probes.kernel import process
+from muster.supervisors.paths import Root
+from muster.supervisors.system import lock
 
 
 @pytest.fixture
@@ -40,6 +42,17 @@ def test_the_time_for_which_it_waits_for_a_processor_does_not_count(silent, monk
     with pytest.raises(CommandFailed):
         silent.wait_ready()
     assert not list(waits)
+
+
+def test_a_nursery_that_waits_for_a_processor_is_waited_for(silent, tmp_path, monkeypatch):
+    """The command's end says that nothing of it runs any more."""
+    waits = iter([1.0, *[1.0 + standalone.CROWDED_S] * 5, 1.0])
+    monkeypatch.setattr(process, "waited_for_cpu", lambda pid: next(waits))
+    monkeypatch.setattr(lock, "holder", lambda path: silent.process.pid)
+    monkeypatch.setattr(standalone, "TIDY_S", 0.0)
+    monkeypatch.setattr(standalone, "LOOK_S", 0.001)
+    standalone.wait_nursery(Root.under(tmp_path))
+    assert not list(waits) and silent.process.poll() is None
 
 
 def test_what_the_kernel_says_of_a_process(tmp_path):

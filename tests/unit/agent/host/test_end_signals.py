@@ -1,4 +1,8 @@
+import dis
+import sys
 from signal import SIGHUP, SIGINT, SIGTERM
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -30,6 +34,36 @@ def test_what_signals_ask_for(signals, asked):
     counted = EndSignals()
     assert [counted.take(number, 1000.0 + at) for number, at in signals] == asked
     assert counted.first == signals[0][0]
+
+
+def test_a_signal_in_the_middle_of_another_ones_handler_is_the_same_request() -> None:
+    """Python handles a signal at the begin of a function and behind each call in it."""
+    code = EndSignals.take.__code__
+    opcodes = [each.opname for each in dis.get_instructions(code)]
+    offsets = [each.offset for each in dis.get_instructions(code)]
+    behind = [at for name, at in zip(opcodes, offsets[1:], strict=False) if name.startswith(("CALL", "RESUME"))]
+    assert len(behind) > 1
+    for place in behind:
+        counted, asked = EndSignals(), list[Ask | None]()
+
+        def interrupt(
+            frame: FrameType, event: str, _: Any, place: int = place, counted: Any = counted, asked: Any = asked
+        ) -> Any:
+            if frame.f_code is not code:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode" and frame.f_lasti == place and not asked:
+                asked.append(None)  # nobody interrupts this one
+                asked[0] = counted.take(SIGTERM, 1000.001)
+            return interrupt
+
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            outer = counted.take(SIGTERM, 1000.0)
+        finally:
+            sys.settrace(before)
+        assert sorted([outer, *asked], key=str) == [Ask.STOP, None], place
 
 
 def test_names():
