@@ -14,11 +14,12 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from muster.probes.kernel import process
 from muster.supervisors.model.rules import boot_files, staging_urls
 from muster.supervisors.model.staging_progress import OUTPUTS
 from muster.supervisors.staging import credentials
 from muster.supervisors.staging.copies import Copies
-from muster.supervisors.staging.reporting import Reporting
+from muster.supervisors.staging.reporting import Reporting, write_line
 from muster.supervisors.staging.troubles import NoRoomHere, NotCopyable, SecretMask, TryAgain
 
 FAILED, NO_ROOM, TRY_AGAIN = 1, 73, 75
@@ -34,7 +35,7 @@ class Stage:
     def __init__(self, order: dict[str, Any], reporting: Reporting, mask: SecretMask) -> None:
         self._order, self._reporting, self._mask = order, reporting, mask
         self._copies: Copies | None = None
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in process.END_SIGNALS:
             signal.signal(number, self._end)
 
     def run(self) -> int:
@@ -60,8 +61,10 @@ class Stage:
         return FAILED if failed else 0
 
     def _end(self, number: int, _frame: object) -> NoReturn:
+        for other in process.END_SIGNALS:
+            signal.signal(other, signal.SIG_IGN)  # a second one would cut the end of the copies short
         what = "no other output is delivered" if self._order["step"] == OUTPUTS else "what is copied stays"
-        print(f"{self._order['step']}: ended by {signal.Signals(number).name}; {what}", flush=True)
+        write_line(f"{self._order['step']}: ended by {signal.Signals(number).name}; {what}")
         if self._copies is not None:
             self._copies.give_up(GIVE_UP_S)
         os._exit(128 + number)
@@ -92,7 +95,8 @@ def main(words: list[str]) -> int:
             order = json.load(file)
         progress = os.open(words[1], os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
-        print(f"cannot open {error.filename}: {error.strerror}: the job's user must be able to reach the state folder")
+        what = f"cannot open {error.filename}: {error.strerror}"
+        write_line(f"{what}: the job's user must be able to reach the state folder")
         return FAILED
     reporting = Reporting(progress, order["step"], mask)
 
