@@ -96,7 +96,7 @@ class Copies:
         thread = threading.Thread(target=end, daemon=True)
         thread.start()
         thread.join(seconds)
-        self._sinks = []  # only now: a signal in the middle of this does it once more, and ends the process then
+        self._sinks = []  # only now: a signal in the middle of this does it once more, in another thread
 
     def _opened(self, path: str, url: str) -> Copy:
         source: Source

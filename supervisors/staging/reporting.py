@@ -14,8 +14,8 @@ LINE_S = 30.0
 
 
 def write_line(text: str) -> None:
-    """A line on stdout. Without its buffer: a signal handler that writes into that in the middle of a write is an error
-    of Python's, and a thread would wait for the write that the handler has interrupted."""
+    """A line on stdout, without its buffer: whoever writes would wait for a write of another thread that nobody
+    reads."""
     data = text.encode("utf-8", "surrogateescape") + b"\n"
     while data:
         data = data[os.write(1, data) :]

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -35,8 +36,10 @@ class Stage:
     def __init__(self, order: dict[str, Any], reporting: Reporting, mask: SecretMask) -> None:
         self._order, self._reporting, self._mask = order, reporting, mask
         self._copies: Copies | None = None
-        for number in process.END_SIGNALS:
-            signal.signal(number, self._end)
+        # A thread waits for them. A handler would interrupt this one anywhere, also where it has the lock of something
+        # that the end needs; and a second signal the end.
+        signal.pthread_sigmask(signal.SIG_BLOCK, process.END_SIGNALS)
+        threading.Thread(target=self._end, name="end", daemon=True).start()
 
     def run(self) -> int:
         """The exit code. Raises NotCopyable, TryAgain."""
@@ -60,9 +63,8 @@ class Stage:
             self._reporting.failed("; ".join(failed))
         return FAILED if failed else 0
 
-    def _end(self, number: int, _frame: object) -> NoReturn:
-        for other in process.END_SIGNALS:
-            signal.signal(other, signal.SIG_IGN)  # a second one would cut the end of the copies short
+    def _end(self) -> NoReturn:
+        number = signal.sigwait(process.END_SIGNALS)
         what = "no other output is delivered" if self._order["step"] == OUTPUTS else "what is copied stays"
         write_line(f"{self._order['step']}: ended by {signal.Signals(number).name}; {what}")
         if self._copies is not None:
