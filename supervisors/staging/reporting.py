@@ -14,7 +14,7 @@ LINE_S = 30.0
 
 
 def write_line(text: str) -> None:
-    """A line on stdout, without its buffer: whoever writes would wait for a write of another thread that nobody
+    """A line on stdout, without its buffer: a thread would wait for the write of another one that nobody
     reads."""
     data = text.encode("utf-8", "surrogateescape") + b"\n"
     while data:
