@@ -175,6 +175,13 @@ def remove(folder: Path) -> None:
     eventually(gone)
 
 
+def pending(pid: int) -> set[int]:
+    """Signals that wait to be handled."""
+    lines = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    waiting = int(lines["SigPnd"], 16) | int(lines["ShdPnd"], 16)
+    return {number for number in range(1, 65) if waiting >> number - 1 & 1}
+
+
 def alive(pid: int) -> bool:
     """Whether the process runs; a zombie has ended."""
     try:

@@ -25,6 +25,7 @@ from muster.supervisors.model.spec_fields import PROCESS_LIMITS, UNLIMITED
 PACKAGE = "/muster.v1."
 #: Seconds by which the time of the event of a job's acceptance may be off that of the record: both are rounded.
 ACCEPTED_S = 0.000_01
+_STOP = f"{PACKAGE}JobService/Stop"
 #: Calls about the job that they name, which must be the caller's.
 _NAMED = frozenset(
     {
@@ -35,7 +36,7 @@ _NAMED = frozenset(
         f"{PACKAGE}JobService/GetReport",
         f"{PACKAGE}JobService/GetStacks",
         f"{PACKAGE}JobService/Release",
-        f"{PACKAGE}JobService/Stop",
+        _STOP,
         f"{PACKAGE}JobService/Wait",
         f"{PACKAGE}LogService/ReadLogs",
         f"{PACKAGE}TelemetryService/RecordTelemetry",
@@ -113,6 +114,8 @@ async def check_job(reach: Reach, method: str, job_id: str, registry: Registry) 
         return
     if not job_id:
         raise JobNotFound(job_id)
+    if method == _STOP:
+        await registry.accepted(job_id)
     entry = await registry.get(job_id)
     if not reach.covers(entry.spec.user):
         owner = f"user {entry.spec.user}" if entry.spec.user else "the user of musterd"

@@ -139,6 +139,17 @@ def main() -> None:
     keep_descriptors()
     if is_init():
         leave_when_asked()
+    try:
+        code = _executed()
+    except KeyboardInterrupt:  # behind another one, which is being answered
+        code = Exit.INTERRUPTED
+    # At once: Python would take a fifth of the command's time to tear down what the kernel frees anyway, and would have
+    # removed its signal handlers before that, so that a signal in these milliseconds replaced the exit code.
+    os._exit(code)
+
+
+def _executed() -> int:
+    """The exit code, once all is written."""
     code = execute()
     try:
         sys.stdout.flush()
@@ -149,9 +160,7 @@ def main() -> None:
         code = code or Exit.FAILURE
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         sys.stderr.flush()
-    # At once: Python would take a fifth of the command's time to tear down what the kernel frees anyway, and would have
-    # removed its signal handlers before that, so that a signal in these milliseconds replaced the exit code.
-    os._exit(code)
+    return code
 
 
 if __name__ == "__main__":

@@ -2,15 +2,19 @@
 
 import os
 import shutil
+import signal
 import sys
 import termios
 import tty
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from types import FrameType
+from typing import Any
+
+import click
 
 from muster.agent.cli.printing import emit, write
 
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Maximum length of a sequence of keys.
 _MAX_KEYS = 16
 
@@ -103,21 +107,54 @@ _HOME, _TO_LINE_END, _TO_SCREEN_END = b"\x1b[H", "\x1b[K", b"\x1b[J"
 _OTHER_SCREEN, _BACK = b"\x1b[?1049h\x1b[?25l", b"\x1b[?25h\x1b[?1049l"
 
 
+def restored(take: Callable[[], None], body: Callable[[], None], give_back: Callable[[], None]) -> None:
+    """Calls these, `give_back` whatever happens. A signal that asks for the end is a KeyboardInterrupt in `body`, the
+    first one alone: neither `take` nor `give_back` is cut short. Behind them SIGTERM and SIGHUP end the command, with
+    exit code 128+n.
+
+    All in one frame: where a `with` ends, a signal may come before its `__exit__` has begun.
+    """
+    came: list[int] = []
+    armed = False
+
+    def handle(number: int, _: FrameType | None) -> None:
+        nonlocal armed
+        came.append(number)
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    before = {n: signal.signal(n, handle) for n in _ENDS if signal.getsignal(n) is not signal.SIG_IGN}
+    try:
+        take()
+        armed = True
+        if came:
+            raise KeyboardInterrupt
+        body()
+    except KeyboardInterrupt:
+        armed = False
+        if came and came[0] != signal.SIGINT:
+            raise click.exceptions.Exit(128 + came[0]) from None
+        raise
+    finally:
+        armed = False
+        give_back()
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if came else handler)
+
+
 class LiveScreen:
-    """Text that is drawn again and again in the same place, if `live`; else one text after the other. What was on the
-    terminal before is back behind the `with`."""
+    """Text that is drawn again and again in the same place, if `live`; else one text after the other."""
 
     def __init__(self, live: bool) -> None:
         self.live = live
 
-    def __enter__(self) -> Self:
-        self.show()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave()
+    def run(self, body: Callable[[], None]) -> None:
+        """Calls `body`. What was on the terminal before is back behind it."""
+        if self.live:
+            restored(self.show, body, self.leave)
+        else:
+            body()
 
     def show(self) -> None:
         """Takes the terminal, after `leave`."""

@@ -67,6 +67,10 @@ class JobWork:
             raise errors[0]
         return result[0]
 
+    def is_busy(self, job_id: str) -> bool:
+        """Whether somebody holds `alone` of this job, or waits for it."""
+        return job_id in self._busy
+
     @asynccontextmanager
     async def alone(self, job_id: str) -> AsyncIterator[None]:
         """One start, removal, or removal of log files of a job at a time."""

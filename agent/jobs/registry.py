@@ -9,6 +9,7 @@ from typing import Protocol
 
 import anyio
 from anyio.abc import TaskStatus
+from anyio.lowlevel import checkpoint
 
 from muster.agent import threads
 from muster.agent.config.schema import Config
@@ -23,7 +24,7 @@ from muster.agent.errors import (
 from muster.agent.events.event_store import EventStore
 from muster.agent.jobs import admission, job_folder, start_checks
 from muster.agent.jobs.cards.leases import Lease
-from muster.agent.jobs.cards.leasing import Leasing
+from muster.agent.jobs.cards.leasing import FREED_S, Leasing
 from muster.agent.jobs.cards.placement import placed
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.ended.ended_row import Ended
@@ -53,6 +54,9 @@ from muster.supervisors.paths import Root
 from muster.supervisors.system.spare import Reserve
 
 __all__ = ["Entry", "Registry"]
+
+#: Seconds for which a stop waits for the start of its job: a little longer than a start waits for cards.
+STARTED_S = FREED_S + 5.0
 
 
 class Troubled(Protocol):
@@ -164,6 +168,17 @@ class Registry(JobTable):
         return await self._work.finish(
             lambda: self._start(spec, by, workdir_of_caller, asked_by, new_name, creation), hopeless
         )
+
+    async def accepted(self, job_id: str) -> None:
+        """Returns once a start of this job that is under way is over, after STARTED_S at the latest; at once where the
+        job is known. Who has started it may have gone: the start goes on all the same (it waits for cards, say)."""
+        if self.is_known(job_id):
+            return
+        await checkpoint()  # a start that came right before this call begins now
+        if self._work.is_busy(job_id):
+            with anyio.move_on_after(STARTED_S):
+                async with self._work.alone(job_id):
+                    pass
 
     async def stop(
         self,

@@ -87,7 +87,7 @@ class Copies:
         """Ends the copies of outputs that are not through, with nothing of them left there: within so many seconds,
         else some of it stays."""
         self._over.set()
-        sinks, self._sinks = self._sinks, []
+        sinks = self._sinks
 
         def end() -> None:
             for sink in sinks:
@@ -96,6 +96,7 @@ class Copies:
         thread = threading.Thread(target=end, daemon=True)
         thread.start()
         thread.join(seconds)
+        self._sinks = []  # only now: a signal in the middle of this does it once more, in another thread
 
     def _opened(self, path: str, url: str) -> Copy:
         source: Source

@@ -13,6 +13,14 @@ from muster.supervisors.staging.troubles import SecretMask
 LINE_S = 30.0
 
 
+def write_line(text: str) -> None:
+    """A line on stdout, without its buffer: a thread would wait for the write of another one that nobody
+    reads."""
+    data = text.encode("utf-8", "surrogateescape") + b"\n"
+    while data:
+        data = data[os.write(1, data) :]
+
+
 class Reporting:
     """For several threads."""
 
@@ -25,7 +33,7 @@ class Reporting:
 
     def say(self, text: str) -> None:
         """A line in the job's log."""
-        print(self._mask(" ".join(text.splitlines())), flush=True)
+        write_line(self._mask(" ".join(text.splitlines())))
 
     def expect(self, sizes: Iterable[int]) -> None:
         """So many files, of so many bytes, are to be copied, too."""

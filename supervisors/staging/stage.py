@@ -10,15 +10,17 @@ import logging
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from muster.probes.kernel import process
 from muster.supervisors.model.rules import boot_files, staging_urls
 from muster.supervisors.model.staging_progress import OUTPUTS
 from muster.supervisors.staging import credentials
 from muster.supervisors.staging.copies import Copies
-from muster.supervisors.staging.reporting import Reporting
+from muster.supervisors.staging.reporting import Reporting, write_line
 from muster.supervisors.staging.troubles import NoRoomHere, NotCopyable, SecretMask, TryAgain
 
 FAILED, NO_ROOM, TRY_AGAIN = 1, 73, 75
@@ -34,8 +36,10 @@ class Stage:
     def __init__(self, order: dict[str, Any], reporting: Reporting, mask: SecretMask) -> None:
         self._order, self._reporting, self._mask = order, reporting, mask
         self._copies: Copies | None = None
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._end)
+        # A thread waits for them. A handler would interrupt this one anywhere, also where it has the lock of something
+        # that the end needs; and a second signal the end.
+        signal.pthread_sigmask(signal.SIG_BLOCK, process.END_SIGNALS)
+        threading.Thread(target=self._end, name="end", daemon=True).start()
 
     def run(self) -> int:
         """The exit code. Raises NotCopyable, TryAgain."""
@@ -59,9 +63,10 @@ class Stage:
             self._reporting.failed("; ".join(failed))
         return FAILED if failed else 0
 
-    def _end(self, number: int, _frame: object) -> NoReturn:
+    def _end(self) -> NoReturn:
+        number = signal.sigwait(process.END_SIGNALS)
         what = "no other output is delivered" if self._order["step"] == OUTPUTS else "what is copied stays"
-        print(f"{self._order['step']}: ended by {signal.Signals(number).name}; {what}", flush=True)
+        write_line(f"{self._order['step']}: ended by {signal.Signals(number).name}; {what}")
         if self._copies is not None:
             self._copies.give_up(GIVE_UP_S)
         os._exit(128 + number)
@@ -92,7 +97,8 @@ def main(words: list[str]) -> int:
             order = json.load(file)
         progress = os.open(words[1], os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
-        print(f"cannot open {error.filename}: {error.strerror}: the job's user must be able to reach the state folder")
+        what = f"cannot open {error.filename}: {error.strerror}"
+        write_line(f"{what}: the job's user must be able to reach the state folder")
         return FAILED
     reporting = Reporting(progress, order["step"], mask)
 

@@ -180,6 +180,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         began = anyio.current_time()
         registry = self._server.registry
         by = access.named(context)
+        await registry.accepted(request.job_id)
         entry = await registry.get(request.job_id)
         if not entry.damaged:
             # The order itself is not subject to the caller's timeout: one of 0 means "stop it and do not wait".

@@ -29,7 +29,7 @@ class Interrupts:
         # The one queue whose `put` a signal handler may call, whatever the interrupted code was doing.
         self._asked: queue.SimpleQueue[tuple[Ask, int] | None] = queue.SimpleQueue()
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
-        self._calling = False
+        self._calling = self._taking_back = False
         #: How often something was asked for.
         self.asked = 0
 
@@ -50,6 +50,19 @@ class Interrupts:
         # A second signal may follow the first, until the process has ended with the exit code that it has by now.
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_IGN if self.first else handler)
+
+    @contextmanager
+    def taking_back(self) -> Iterator[None]:
+        """Inside, the first signal is a KeyboardInterrupt, so that what was begun is taken back, which a further one
+        does not cut short; so is one that came before. `calling` hears of it as well: what was begun may be complete
+        where the interrupt comes."""
+        self._taking_back = True
+        try:
+            if self.first:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._taking_back = False
 
     @contextmanager
     def calling(self, stop: Stop) -> Iterator[None]:
@@ -73,6 +86,9 @@ class Interrupts:
         if ask is not Ask.LEAVE:
             self._asked.put((ask, number))
         elif self._calling:
+            raise KeyboardInterrupt
+        if self._taking_back:
+            self._taking_back = False
             raise KeyboardInterrupt
 
     def _serve(self, stop: Stop) -> None:

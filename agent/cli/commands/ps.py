@@ -15,6 +15,7 @@ from muster.agent.text import clean, command_line, shorten, span, table, table_p
 
 if TYPE_CHECKING:
     from muster.agent.cli.client.calls import DaemonConnection
+    from muster.agent.cli.terminal import LiveScreen
     from muster.v1 import job_pb2
 
 #: Jobs of the first page, which comes soon, and of each further page.
@@ -49,8 +50,11 @@ def ps(
         raise click.UsageError("--watch shows how jobs change, and --quiet only their ids: give only one of them")
     with connect(address) as connection:
         if watch:
+            from muster.agent.cli.terminal import LiveScreen, can_be_live
+
+            shown = LiveScreen(not as_json and can_be_live())
             try:
-                _watch(connection, ended_too, dict(label), as_json)
+                shown.run(lambda: _watch(connection, ended_too, dict(label), as_json, shown))
             except KeyboardInterrupt:
                 return
         pages = list_pages(connection, ended_too, dict(label))
@@ -66,47 +70,47 @@ def ps(
                 emit(text)
 
 
-def _watch(connection: "DaemonConnection", ended_too: bool, labels: dict[str, str], as_json: bool) -> NoReturn:
+def _watch(
+    connection: "DaemonConnection", ended_too: bool, labels: dict[str, str], as_json: bool, shown: "LiveScreen"
+) -> NoReturn:
     """Looks until Ctrl-C, over restarts of the daemon. Without `ended_too` the end of a job is its last line."""
     from muster.agent.cli.client.calls import Patience
-    from muster.agent.cli.terminal import LiveScreen, can_be_live
 
-    live = not as_json and can_be_live()
+    live = shown.live
     patience: Patience | None = None
     known: dict[str, list[str]] = {}
     head, newest = True, time.time_ns()
-    with LiveScreen(live) as shown:
-        while True:
-            try:
-                jobs = list(list_jobs(connection, ended_too, labels))
-                if not (live or ended_too):
-                    jobs += _ended(connection, labels, known.keys() - {job.job_id for job in jobs}, newest)
-                    jobs = list({job.job_id: job for job in jobs}.values())  # one may have ended between the two looks
-                patience = Patience()
-            except (CallFailed, NoDaemon) as failure:
-                if patience is None:  # there was nothing yet: say so at once
-                    raise
-                patience.wait_or_raise(failure)
-                continue
-            if live:
-                fitting = FittingJobs(jobs)
-                shown.draw(table(fitting.head, fitting.rows(jobs)))
-                time.sleep(WATCH_S)
-                continue
-            rows = {job.job_id: _table_row(job, time.time()) for job in jobs}
-            lasting = {job_id: [*row[:4], row[6]] for job_id, row in rows.items()}  # times go on by themselves
-            changed = [job for job in reversed(jobs) if lasting[job.job_id] != known.get(job.job_id)]
-            known = {job.job_id: lasting[job.job_id] for job in jobs if ended_too or not job.HasField("ended_at")}
-            newest = max(newest, *(job.accepted_at.ToNanoseconds() for job in jobs), 0)
-            if as_json:
-                for job in changed:
-                    emit_json(as_dict(job), line=True)
-            elif changed or head:
-                fitting = fitting if not head else FittingJobs(jobs)
-                text = table(fitting.head, fitting.rows(changed))
-                emit(text if head else text.partition("\n")[2])
-                head = False
+    while True:
+        try:
+            jobs = list(list_jobs(connection, ended_too, labels))
+            if not (live or ended_too):
+                jobs += _ended(connection, labels, known.keys() - {job.job_id for job in jobs}, newest)
+                jobs = list({job.job_id: job for job in jobs}.values())  # one may have ended between the two looks
+            patience = Patience()
+        except (CallFailed, NoDaemon) as failure:
+            if patience is None:  # there was nothing yet: say so at once
+                raise
+            patience.wait_or_raise(failure)
+            continue
+        if live:
+            fitting = FittingJobs(jobs)
+            shown.draw(table(fitting.head, fitting.rows(jobs)))
             time.sleep(WATCH_S)
+            continue
+        rows = {job.job_id: _table_row(job, time.time()) for job in jobs}
+        lasting = {job_id: [*row[:4], row[6]] for job_id, row in rows.items()}  # times go on by themselves
+        changed = [job for job in reversed(jobs) if lasting[job.job_id] != known.get(job.job_id)]
+        known = {job.job_id: lasting[job.job_id] for job in jobs if ended_too or not job.HasField("ended_at")}
+        newest = max(newest, *(job.accepted_at.ToNanoseconds() for job in jobs), 0)
+        if as_json:
+            for job in changed:
+                emit_json(as_dict(job), line=True)
+        elif changed or head:
+            fitting = fitting if not head else FittingJobs(jobs)
+            text = table(fitting.head, fitting.rows(changed))
+            emit(text if head else text.partition("\n")[2])
+            head = False
+        time.sleep(WATCH_S)
 
 
 def _ended(

@@ -5,8 +5,6 @@ import select
 import shutil
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 
 from muster.agent.cli.client.calls import DaemonConnection, may_pass
@@ -15,7 +13,7 @@ from muster.agent.cli.live import top_screen
 from muster.agent.cli.live.recent import KEPT_S, METRICS, PAST_STEP_S, Recent
 from muster.agent.cli.live.status_line import clock
 from muster.agent.cli.live.top_choice import TopChoice, keys
-from muster.agent.cli.terminal import LiveScreen, Terminal
+from muster.agent.cli.terminal import LiveScreen, Terminal, restored
 from muster.agent.text import clean
 from muster.v1 import telemetry_pb2
 
@@ -30,6 +28,8 @@ class TopLive:
         self._connection, self._job = connection, job
         self._recent, self._choice = Recent(), TopChoice()
         self._terminal, self._screen = Terminal(), LiveScreen(live=True)
+        #: Whether Ctrl-Z is handled: where somebody ignores it, so do we.
+        self._stops = signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
         self._now: telemetry_pb2.GetTelemetryResponse | None = None
         #: Since when no daemon has answered, and why.
         self._silent_since, self._why = 0.0, ""
@@ -37,14 +37,16 @@ class TopLive:
     def run(self, interval: float, looks: int) -> None:
         """Until `q`, or so many looks, if `looks` is not 0. Raises CommandFailed and KeyboardInterrupt."""
         self._past()
-        with self._screen, self._keyboard():
-            done = 0
-            while not self._choice.over:
-                self._look()
-                done += 1
-                if looks and done >= looks:
-                    return
-                self._wait(interval)
+        restored(self._take, lambda: self._looks(interval, looks), self._give_back)
+
+    def _looks(self, interval: float, most: int) -> None:
+        done = 0
+        while not self._choice.over:
+            self._look()
+            done += 1
+            if most and done >= most:
+                return
+            self._wait(interval)
 
     def _past(self) -> None:
         """Of the cards. A daemon that cannot tell it shows what comes."""
@@ -98,19 +100,18 @@ class TopLive:
                         self._choice.press(key, self._now)
                 self._draw()
 
-    @contextmanager
-    def _keyboard(self) -> Iterator[None]:
-        """Inside, keys come one by one, and Ctrl-Z leaves the terminal as it was."""
-        before = signal.getsignal(signal.SIGTSTP)
-        if before is signal.SIG_DFL:
-            signal.signal(signal.SIGTSTP, self._stop)
+    def _take(self) -> None:
+        """The terminal: keys come one by one, and Ctrl-Z leaves it as it was."""
+        self._screen.show()
         self._terminal.keys()
-        try:
-            yield
-        finally:
-            self._terminal.restore()
-            if before is signal.SIG_DFL:
-                signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        if self._stops:
+            signal.signal(signal.SIGTSTP, self._stop)
+
+    def _give_back(self) -> None:
+        if self._stops:  # first: where somebody goes on behind Ctrl-Z, the terminal is not taken once more
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        self._terminal.restore()
+        self._screen.leave()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._terminal.restore()

@@ -52,14 +52,16 @@ class GangFollow:
         name: str,
         hosts: list[GangHost],
         ended_at: dict[int, float],
+        interrupts: Interrupts,
         *,
         show: bool,
         quiet: bool,
         label: bool,
     ) -> None:
         """`ended_at`: when parts ended that had ended before this command read their output; seconds since the epoch,
-        by part."""
+        by part. `interrupts`: handles signals since before the parts were started."""
         self._gang, self._name, self._hosts, self._ended_at = gang, name, hosts, ended_at
+        self._interrupts = interrupts
         self._show, self._quiet, self._label = show, quiet, label
         self._ends: queue.SimpleQueue[_End] = queue.SimpleQueue()
         #: Orders to stop, reason and grace, that a daemon has not taken yet, by part.
@@ -70,28 +72,27 @@ class GangFollow:
         lines = labels.LabelledLines(write, label=True) if self._label else labels.Raw(write)
         one = threading.Lock()
         places = {host.label: host.address for host in self._hosts}
-        with Interrupts() as interrupts:
-            for number, part in enumerate(self._gang.parts):
-                sink = _Merged(lines, part.node, one)
-                reader = threading.Thread(
-                    target=self._read, args=(number, part, places[part.node], sink), name=part.node, daemon=True
-                )
-                reader.start()
-            with interrupts.calling(self._order):
-                try:
-                    ends = self._collect()
-                except KeyboardInterrupt:
-                    note(f"no longer waiting; {self._goes_on()}")
-                    return 128 + interrupts.first, False
-                except StdoutFailed as failure:
-                    note(f"{failure.message}; {self._goes_on()}")
-                    code = failure.exit_code if failure.exit_code == Exit.PIPE_CLOSED else Exit.MUSTER_FAILED
-                    return code, False
-            with one:
-                lines.finish()
-            code, failed = self._verdict(ends)
-            self._insist(interrupts)
-            return code, failed and not interrupts.first
+        for number, part in enumerate(self._gang.parts):
+            sink = _Merged(lines, part.node, one)
+            reader = threading.Thread(
+                target=self._read, args=(number, part, places[part.node], sink), name=part.node, daemon=True
+            )
+            reader.start()
+        with self._interrupts.calling(self._order):
+            try:
+                ends = self._collect()
+            except KeyboardInterrupt:
+                note(f"no longer waiting; {self._goes_on()}")
+                return 128 + self._interrupts.first, False
+            except StdoutFailed as failure:
+                note(f"{failure.message}; {self._goes_on()}")
+                code = failure.exit_code if failure.exit_code == Exit.PIPE_CLOSED else Exit.MUSTER_FAILED
+                return code, False
+        with one:
+            lines.finish()
+        code, failed = self._verdict(ends)
+        self._insist()
+        return code, failed and not self._interrupts.first
 
     def _read(self, number: int, part: GangPart, address: Address, sink: "_Merged") -> None:
         """In a thread of its own: the output of one part to its end."""
@@ -166,14 +167,14 @@ class GangFollow:
         """Whether all daemons are silent, for longer than a restart takes: it is this node that reaches none."""
         return len(silent) == len(self._gang.parts) and time.monotonic() - max(silent.values()) > PATIENCE_S
 
-    def _insist(self, interrupts: Interrupts) -> None:
+    def _insist(self) -> None:
         """A part that was given up, or that could not be stopped, runs on without the others: its daemon is asked
         again for LEFT_S, or until a signal comes."""
-        asked, end = interrupts.asked, time.monotonic() + LEFT_S
+        asked, end = self._interrupts.asked, time.monotonic() + LEFT_S
         if self._owed:
             nodes = ", ".join(self._gang.parts[part].node for part in sorted(self._owed))
             note(f"{nodes}: trying to stop the part there for up to {LEFT_S / 60:g} min; Ctrl-C leaves it")
-        while self._owed and interrupts.asked == asked and time.monotonic() < end:
+        while self._owed and self._interrupts.asked == asked and time.monotonic() < end:
             self._order_again()
             if self._owed:
                 time.sleep(LOOK_S / 4)

@@ -1,14 +1,13 @@
 """`muster run --hosts`: one job on several nodes, started on all of them or on none, and again after a failure."""
 
 import random
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from types import FrameType
 
 from muster.agent.cli.client.calls import caller_name, credentials_of
+from muster.agent.cli.client.interrupts import Interrupts
 from muster.agent.cli.exits import BadSpec, CommandFailed, Exit, NoDaemon
 from muster.agent.cli.nodes.gang_follow import SILENT_S, GangFollow
 from muster.agent.cli.nodes.hosts import GangHost
@@ -37,6 +36,7 @@ class GangRun:
         self._show, self._quiet, self._label = show, quiet, label
         self._gang = Gang(())
         self._name = ""
+        self._interrupts = Interrupts()
 
     def run(self, spec: JobSpec, port_given: bool) -> int:
         """Starts the job and follows it to its end, over its restarts; the exit code. `spec`: of the first node.
@@ -49,12 +49,15 @@ class GangRun:
             )
             raise BadSpec([Violation("--job-id", text)])
         begun, attempt = time.monotonic(), 0
-        with self._clients() as clients:
+        with self._interrupts, self._clients() as clients:
             while True:
                 self._start(spec, attempt, port_given, clients)
                 code, again = self._follow({})
-                if not again or attempt >= spec.max_restarts or code in _NEVER or not self._all_over():
+                if not again or attempt >= spec.max_restarts or code in _NEVER:
                     return code
+                with self._told_of("no longer restarted"):
+                    if not self._all_over():
+                        return code
                 if spec.max_runtime is not None:  # of all tries together
                     left = spec.max_runtime - (time.monotonic() - begun)
                     if left <= 0:
@@ -63,7 +66,7 @@ class GangRun:
                 attempt += 1
                 delay = restart.delay(spec, attempt)
                 note(f"restart {attempt} of {spec.max_restarts} on all {len(self._hosts)} nodes in {delay:.1f} s")
-                with _taken_back(lambda: "no longer restarted"):
+                with self._told_of("no longer restarted"):
                     time.sleep(delay)
 
     def _all_over(self) -> bool:
@@ -92,27 +95,59 @@ class GangRun:
                     Exit.NO_DAEMON if silent else Exit.NO_SUCH_JOB,
                 )
             self._gang = gang
-            jobs = {part: job for part, job in gang.jobs().items() if not isinstance(job, FailedAsk)}
-            ended_at = {
-                part: job.ended_at.ToNanoseconds() / 1e9 for part, job in jobs.items() if job.HasField("ended_at")
-            }
-            size = label_number(gang.parts[0].spec, SIZE)
-            bad = {job.state for job in jobs.values()} & FINAL - {job_pb2.JOB_STATE_SUCCEEDED}
-            if len(jobs) == size and not bad and any(job.awaits_release for job in jobs.values()):
-                # The command died before the last part was released.
-                try:
-                    with _taken_back(lambda: "stopped before the job started"):
-                        gang.begin()
-                except GangNotStarted as failure:
-                    raise self._not_started(failure, label_number(gang.parts[0].spec, ATTEMPT)) from None
-            code = self._follow(ended_at)[0]
-            if missing := size - len(gang.parts):
-                note(f"{missing} of {size} parts of the job are on other hosts: name all of them with --hosts")
-            return code or (Exit.MUSTER_FAILED if missing else 0)
+            with self._interrupts:
+                return self._taken_up()
+
+    def _taken_up(self) -> int:
+        gang = self._gang
+        jobs = {part: job for part, job in gang.jobs().items() if not isinstance(job, FailedAsk)}
+        ended_at = {part: job.ended_at.ToNanoseconds() / 1e9 for part, job in jobs.items() if job.HasField("ended_at")}
+        size = label_number(gang.parts[0].spec, SIZE)
+        bad = {job.state for job in jobs.values()} & FINAL - {job_pb2.JOB_STATE_SUCCEEDED}
+        if len(jobs) == size and not bad and any(job.awaits_release for job in jobs.values()):
+            # The command died before the last part was released.
+            try:
+                self._begin(gang.begin)
+            except GangNotStarted as failure:
+                raise self._not_started(failure, label_number(gang.parts[0].spec, ATTEMPT)) from None
+        code = self._follow(ended_at)[0]
+        if missing := size - len(gang.parts):
+            note(f"{missing} of {size} parts of the job are on other hosts: name all of them with --hosts")
+        return code or (Exit.MUSTER_FAILED if missing else 0)
+
+    def _begin(self, begin: Callable[[], None]) -> None:
+        """Calls `start` or `begin` of the gang. Raises GangNotStarted, and CommandFailed for a signal by which nothing
+        was started. One that comes when all parts have begun is an order to stop, as it is later."""
+        try:
+            with self._interrupts.taking_back():
+                begin()
+        except KeyboardInterrupt:
+            if not self._gang.begun:
+                raise self._interrupted(f"stopped before the job started{self._gang.left}") from None
+
+    @contextmanager
+    def _told_of(self, told: str) -> Iterator[None]:
+        """Inside, where nothing of the job runs, a signal is a CommandFailed that says `told`."""
+        try:
+            with self._interrupts.taking_back():
+                yield
+        except KeyboardInterrupt:
+            raise self._interrupted(told) from None
+
+    def _interrupted(self, told: str) -> CommandFailed:
+        number = self._interrupts.first
+        return CommandFailed(f"{end_signals.name(number)}: {told}", 128 + number)
 
     def _follow(self, ended_at: dict[int, float]) -> tuple[int, bool]:
         return GangFollow(
-            self._gang, self._name, self._hosts, ended_at, show=self._show, quiet=self._quiet, label=self._label
+            self._gang,
+            self._name,
+            self._hosts,
+            ended_at,
+            self._interrupts,
+            show=self._show,
+            quiet=self._quiet,
+            label=self._label,
         ).to_end()
 
     # --- start --------------------------------------------------------------------------------------------------------
@@ -123,8 +158,7 @@ class GangRun:
                 spec = replace(spec, master_port=random.choice(PORTS))
             self._gang = Gang(self._parts(spec, attempt, clients))
             try:
-                with _taken_back(lambda: "stopped before the job started"):
-                    self._gang.start()
+                self._begin(self._gang.start)
             except GangNotStarted as failure:
                 if set(failure.reasons.values()) == {"PORT_IN_USE"} and not port_given and tried + 1 < TRIES:
                     continue
@@ -173,24 +207,3 @@ class GangRun:
 
 #: Reasons of daemons that did not answer at all.
 _NO_ANSWER = {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
-
-
-@contextmanager
-def _taken_back(told: Callable[[], str]) -> Iterator[None]:
-    """Inside, the first SIGINT or SIGTERM is a KeyboardInterrupt, so that what was begun is taken back, which a second
-    one does not cut short. Outside it is a CommandFailed with 128 and its number, which says `told`."""
-    came: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        if len(came) == 1:
-            raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise CommandFailed(f"{end_signals.name(came[0])}: {told()}", 128 + came[0]) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,7 +2,7 @@
 label, so that any process finds them again, and nothing of it runs anywhere but in the daemons."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,10 @@ class Gang:
 
     def __init__(self, parts: Sequence[GangPart]) -> None:
         self.parts = tuple(parts)
+        #: Whether all parts have begun, by `start` or `begin` of this object.
+        self.begun = False
+        #: Behind one of them that has failed or was interrupted: as in GangNotStarted.
+        self.left = ""
 
     def start(self) -> None:
         """Starts all parts or none: they are accepted, get ready, and once all are ready begin their ranks. What this
@@ -68,35 +72,39 @@ class Gang:
         looked = failures(self.jobs(_LOOK_S))
         if silent := {i: failed for i, failed in looked.items() if not failed.refused}:
             raise self._not_started(silent)  # before anything is started anywhere
-        mine: set[int] = set(range(len(self.parts)))
-        try:
+        mine = set(looked)  # a part that a daemon has already is another call's
+
+        def start() -> dict[int, FailedAsk]:
             answers = self._ask(lambda part: (part.client.jobs.Start, _start(part)), answer_s=STARTED_S)
             refused = failures(answers)
-            mine -= {i for i, failed in refused.items() if failed.refused}
-            mine -= {i for i, answer in answers.items() if i not in refused and answer.already_existed}
             there = {i for i, answer in answers.items() if i not in refused and answer.already_existed}
+            mine.difference_update(there, {i for i, failed in refused.items() if failed.refused})
             if there and len(there) < len(self.parts):
                 # Some parts may have run to their end: the new ones would run without them.
                 text = "has a part of this id already: take the job up again, or choose another id"
                 refused |= {i: FailedAsk("JOB_ID_CONFLICT", text, refused=True) for i in there}
-            if not refused:
-                refused = self._begin_together()
-        except BaseException:  # Ctrl-C as well: everywhere or nowhere
-            self._roll_back(mine)
-            raise
-        if refused:
-            raise self._not_started(refused, self._roll_back(mine))
+            return refused or self._begin_together()
+
+        self._all_or_none(start, mine)
 
     def begin(self) -> None:
         """Goes on with a start whose process died before it had released all parts. Ends and removes all where one does
         not get ready, and where the call is interrupted. Raises GangNotStarted."""
+        self._all_or_none(self._begin_together, set(range(len(self.parts))))
+
+    def _all_or_none(self, begin: Callable[[], dict[int, FailedAsk]], mine: set[int]) -> None:
+        """Calls `begin`, which returns what went wrong; ends and removes `mine` then, and where it is interrupted.
+        Raises GangNotStarted."""
         try:
-            refused = self._begin_together()
-        except BaseException:
-            self._roll_back(range(len(self.parts)))
+            refused = begin()
+            if refused:
+                self.left = self._roll_back(mine)
+            self.begun = not refused  # nothing of the `try` comes behind it: an interrupted call has not begun
+        except BaseException:  # Ctrl-C as well, also in the middle of ending them
+            self.left = self._roll_back(mine)
             raise
         if refused:
-            raise self._not_started(refused, self._roll_back(range(len(self.parts))))
+            raise self._not_started(refused, self.left)
 
     def _not_started(self, failed: Mapping[int, FailedAsk], left: str = "") -> GangNotStarted:
         told = "; ".join(f"{self.parts[i].node}: {failed[i]}" for i in sorted(failed))

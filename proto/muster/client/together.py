@@ -42,9 +42,11 @@ def ask_together(asks: Mapping[Key, Ask], patience_s: float = PATIENCE_S, answer
     answers: dict[Key, Any] = {}
     end, left, pause = time.monotonic() + patience_s, dict(asks), 0.1
     while left:
-        calls = {key: ask(answer_s) for key, ask in left.items()}
+        calls: dict[Key, Any] = {}
         wait = 0.0
         try:
+            for key, ask in left.items():
+                calls[key] = ask(answer_s)
             for key, call in calls.items():
                 try:
                     answers[key] = call.result()

@@ -698,3 +698,16 @@ def test_check(tmp_path, daemon):
         assert told["checks"][0]["reason"]
     assert daemon.cli("check", "--list").returncode == 0
     assert "disk-size root" in daemon.cli("check", "--list").stdout
+
+
+def test_ctrl_c_in_the_imports_shows_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click").mkdir()
+    begun = tmp_path / "begun"
+    (tmp_path / "click" / "__init__.py").write_text(f"import time\nopen({str(begun)!r}, 'w')\ntime.sleep(1000)\n")
+    with subprocess.Popen(
+        [BIN / "muster", "ps"], env=os.environ | {"PYTHONPATH": str(tmp_path)}, stderr=subprocess.PIPE, text=True
+    ) as command:
+        eventually(begun.exists, 60)
+        command.send_signal(signal.SIGINT)
+        assert command.communicate(timeout=60)[1] == ""
+    assert command.returncode == -signal.SIGINT

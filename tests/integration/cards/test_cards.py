@@ -286,6 +286,28 @@ def test_a_start_waits_for_cards_that_are_being_freed(make_daemon: Callable[...,
     assert len(waiting.result().job.ranks) == 8
 
 
+def test_a_stop_finds_a_job_whose_start_nobody_waits_for_any_more(make_daemon: Callable[..., Daemon], cards: FakeCards):
+    """The caller of the start has gone, and the daemon finishes the start all the same."""
+    daemon = make_daemon(CONFIG.replace("release_timeout_s = 0.3", "release_timeout_s = 60"), cards.env)
+    start(daemon, "sleep", "100", job_id="j", count=8)
+    daemon.until_running("j")
+    with running(["sleep", "1000"]) as slow:
+        cards[0].hold(slow.pid, GIB)
+        request = job_pb2.StopRequest(job_id="j")
+        request.timeout.FromMilliseconds(1)
+        daemon.jobs.Stop(request, timeout=60)
+        eventually(lambda: daemon.get("j").state == job_pb2.JOB_STATE_STOPPED)
+        spec = job_pb2.JobSpec(job_id="next", command=["sleep", "1000"], cards=job_pb2.CardRequest(count=8))
+        given_up = daemon.jobs.Start.future(job_pb2.StartRequest(spec=spec), timeout=60)
+        assert not daemon.get("j").cards_free  # so the daemon has got the start, too
+        given_up.cancel()
+        stopped = daemon.jobs.Stop.future(job_pb2.StopRequest(job_id="next"), timeout=60)
+        assert not daemon.get("j").cards_free
+        slow.kill()
+    assert stopped.result().ended
+    assert daemon.get("next").state == job_pb2.JOB_STATE_STOPPED
+
+
 def condition(daemon: Daemon, code: str, device: str = ""):
     """The first with this code, of any device where none is given."""
     return next((c for c in node(daemon).conditions if c.code == code and device in ("", c.device)), None)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import termios
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyte")
-from tests.conftest import BIN, Daemon
+from tests.conftest import BIN, Daemon, eventually, pending
 from tests.screen import PATIENCE_S, Screen
 
 MUSTER = str(BIN / "muster")
@@ -124,6 +125,34 @@ def test_top_shows_a_rank_at_a_key_and_leaves_the_terminal_as_it_was(shared: Dae
         assert terminal.raw.endswith(b"\x1b[?1049l")
         assert termios.tcgetattr(terminal.slave) == before
     shared.stop("keys", grace_s=0)
+
+
+@pytest.mark.parametrize("command", ["top", "ps"])
+def test_a_signal_ends_what_is_shown_live_and_the_terminal_is_as_it_was(shared: Daemon, command: str) -> None:
+    words = ["top", "--interval", "100ms"] if command == "top" else ["ps", "--watch", "--all"]
+    shared.wait(shared.run("true").job_id)
+    with Screen([MUSTER, *words], 80, 24, env=_of(shared)) as terminal:
+        before = termios.tcgetattr(terminal.slave)
+        terminal.until(lambda seen: seen[0].startswith(("muster top", "JOB")))
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.end() == 128 + signal.SIGTERM
+        assert terminal.raw.endswith(b"\x1b[?1049l")
+        assert termios.tcgetattr(terminal.slave) == before
+
+
+def test_a_second_ctrl_c_does_not_keep_top_from_giving_the_terminal_back(shared: Daemon) -> None:
+    with Screen([MUSTER, "top", "--interval", "100ms"], 80, 24, env=_of(shared)) as terminal:
+        before = termios.tcgetattr(terminal.slave)
+        terminal.until(lambda seen: seen[0].startswith("muster top"))
+        # It draws again and again, until the terminal takes no more.
+        pid = terminal.process.pid
+        eventually(lambda: Path(f"/proc/{pid}/wchan").read_text() in ("wait_woken", "n_tty_write"), 60)
+        terminal.process.send_signal(signal.SIGINT)
+        eventually(lambda: termios.tcgetattr(terminal.slave) == before, 60)
+        terminal.process.send_signal(signal.SIGINT)
+        eventually(lambda: signal.SIGINT not in pending(pid), 60)
+        assert terminal.end() == 0
+        assert terminal.raw.endswith(b"\x1b[?1049l")
 
 
 @pytest.mark.slow

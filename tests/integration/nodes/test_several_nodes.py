@@ -1,5 +1,6 @@
 """`muster run --hosts`: one job on several nodes, which are daemons of this machine."""
 
+import fcntl
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -246,6 +248,26 @@ def test_a_signal_stops_all_parts(
     assert f"{name}: stopping the job" in told
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_between_the_start_and_the_output_stops_all_parts(nodes: list[Daemon], number: signal.Signals) -> None:
+    """The command says that the job runs, and nobody reads that yet."""
+    read_end, write_end = os.pipe()
+    fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(write_end, bytes(4096))
+    words = ["run", "-v", *hosts(nodes), "--job-id", "j", "--", "sh", "-c", WAITS]
+    with subprocess.Popen([BIN / "muster", *words], stdout=subprocess.PIPE, stderr=write_end) as run:
+        os.close(write_end)
+        try:
+            eventually(lambda: "pipe" in Path(f"/proc/{run.pid}/wchan").read_text(), 60, "it waits for its reader")
+            run.send_signal(number)
+            with open(read_end, "rb") as told:
+                said = told.read()
+            assert run.wait(60) == 143, said
+        finally:
+            run.kill()
+    assert all(part.state == job_pb2.JOB_STATE_STOPPED for part in ended(nodes, "j")), said
+
+
 def test_a_command_that_is_killed_leaves_the_job_and_another_takes_it_up(nodes: list[Daemon]) -> None:
     with running("run", *hosts(nodes), "--job-id", "j", "--", "sh", "-c", WAITS) as run:
         said_by_all(run, 3)
@@ -293,6 +315,41 @@ def test_parts_of_different_sizes_are_not_started(nodes: list[Daemon], tmp_path:
         with pytest.raises(GangNotStarted, match=r"^n2: its number of ranks is 1, and that of n0 is 2: "):
             Gang(parts).start()
     assert not any(jobs(node) for node in nodes) and not (tmp_path / "began").exists()
+
+
+class _Interrupted:
+    """A call in the middle of which somebody presses Ctrl-C, once."""
+
+    def __init__(self, call: Any) -> None:
+        self._call, self._came = call, False
+
+    def future(self, *words: Any, **fields: Any) -> Any:
+        made = self._call.future(*words, **fields)
+        if self._came:
+            return made
+        self._came = True
+        return SimpleNamespace(result=self._interrupt, cancel=made.cancel)
+
+    def _interrupt(self) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("call", ["Start", "Stop"])
+def test_an_interrupted_start_leaves_nothing_and_ends_no_job_of_others(nodes: list[Daemon], call: str) -> None:
+    """Ctrl-C comes while the parts are started, or while those are ended that were."""
+    nodes[2].run("sleep", "1000", job_id="j")
+    nodes[2].until_running("j")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connect_blocking(node.address)) for node in nodes]
+        spec = job_pb2.JobSpec(job_id="j", command=["true"])
+        parts = [GangPart(f"n{part}", client, spec) for part, client in enumerate(clients)]
+        setattr(clients[0].jobs, call, _Interrupted(getattr(clients[0].jobs, call)))
+        gang = Gang(parts)
+        with pytest.raises(KeyboardInterrupt):
+            gang.start()
+    assert [len(jobs(node)) for node in nodes] == [0, 0, 1]
+    assert nodes[2].get("j").state == job_pb2.JOB_STATE_RUNNING
+    assert (gang.begun, gang.left) == (False, "")
 
 
 def test_a_start_whose_command_died_in_it_is_taken_up_again(nodes: list[Daemon]) -> None:

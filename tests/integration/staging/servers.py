@@ -114,6 +114,8 @@ class Gate(http.server.ThreadingHTTPServer):
         self.behind = behind.removeprefix("http://")
         #: In the path of a request: what is answered by 403; what is not answered.
         self.refused = self.held = ""
+        #: Requests of this method wait for `go`; how many have come.
+        self.slow, self.came, self.go = "", 0, threading.Event()
         self.paths: list[str] = []
         self.waits = False
         self.over = threading.Event()
@@ -140,6 +142,9 @@ class _GateHandler(http.server.BaseHTTPRequestHandler):
             gate.over.wait(120)
             self.close_connection = True
             return
+        if gate.slow == self.command:
+            gate.came += 1
+            gate.go.wait(120)
         if gate.refused and gate.refused in self.path:
             self._answer(403, [], b"<Error><Code>AccessDenied</Code><Message>Forbidden</Message></Error>")
             return
@@ -178,6 +183,7 @@ def gate(behind: str) -> Iterator[Gate]:
         yield server
     finally:
         server.over.set()
+        server.go.set()
         server.shutdown()
         thread.join()
         server.server_close()

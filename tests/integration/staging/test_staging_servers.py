@@ -258,10 +258,18 @@ def test_an_upload_that_is_given_up_leaves_no_part(make_daemon: Any, tmp_path: P
             assert (job.state, job.verdict.exit_code) == (FAILED, 125) and "Forbidden" in job.verdict.summary, job
             assert gate.asked("partNumber=1") and not client.list_multipart_uploads(Bucket="bkt").get("Uploads")
             gate.refused, gate.held = "", "partNumber=2"
+            command = ("sh", "-c", "mkdir out; for name in a b; do head -c 40000000 /dev/zero >out/$name; done")
+            fields = {"command": command, "outputs": {"out": "s3://bkt/out"}}
             start(daemon, "stopped", tmp_path, staging_credentials=file, **fields)
-            eventually(lambda: gate.waits)
-            assert client.list_multipart_uploads(Bucket="bkt").get("Uploads")
-            daemon.stop("stopped")
+            eventually(lambda: sum(gate.held in path for path in gate.paths) >= 2)
+            assert len(client.list_multipart_uploads(Bucket="bkt")["Uploads"]) == 2
+            # Whoever ends a job's scope signals the copy as well, which the supervisor ends.
+            gate.slow = "DELETE"
+            order = job_pb2.StopRequest(job_id="stopped", timeout=duration_pb2.Duration())
+            daemon.jobs.Stop(order, timeout=60)
+            eventually(lambda: gate.came)
+            os.kill(step_pid(daemon, "stopped"), signal.SIGTERM)
+            gate.go.set()
             job = daemon.wait("stopped")
             assert job.state == FAILED and job.outputs_kept, job
             assert not client.list_multipart_uploads(Bucket="bkt").get("Uploads")

@@ -116,6 +116,9 @@ class FakeRegistry:
     def warnings(self):
         return ["a warning"]
 
+    async def accepted(self, job_id: str) -> None:
+        """No start is under way."""
+
     async def get(self, job_id):
         if job_id not in self.jobs:
             raise errors.JobNotFound(job_id)
