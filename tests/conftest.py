@@ -399,8 +399,9 @@ def make_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 @pytest.fixture
 def short_tmp() -> Iterator[Path]:
     """A socket's address takes 107 bytes, and more of a folder's name would be too much."""
-    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
-        yield Path(folder)
+    folder = Path(tempfile.mkdtemp(prefix="m-", dir="/tmp"))
+    yield folder
+    remove(folder)
 
 
 @pytest.fixture
