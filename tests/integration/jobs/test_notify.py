@@ -116,6 +116,14 @@ def test_a_job_names_its_webhook_on_the_command_line(
 
 def test_a_daemon_of_one_job_tells_its_end_before_its_own() -> None:
     """There is no next daemon that would. The receiver is slow: when it has answered the first, all is over."""
+    for _ in range(3):  # it has 10 s to answer, which a busy machine may not give it
+        if (told := told_by_a_daemon_of_one_job()) == ["started", "failed"]:
+            break
+    assert told == ["started", "failed"]
+
+
+def told_by_a_daemon_of_one_job() -> list[str]:
+    """The first two events."""
     with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp", ignore_cleanup_errors=True) as folder:
 
         def slowly(got: Got) -> Answer:
@@ -133,7 +141,7 @@ def test_a_daemon_of_one_job_tells_its_end_before_its_own() -> None:
                 check=False,
             )
             assert done.returncode == 6, done.stderr
-            assert [body["event"] for body in receiver.bodies][:2] == ["started", "failed"]
+            return [body["event"] for body in receiver.bodies][:2]
 
 
 def test_a_reload_names_another_receiver(make_daemon: MakeDaemon, receiver: Receiver) -> None:
