@@ -196,7 +196,10 @@ class RankGang:
             if left > 0:
                 self._services_up.set(left, self._remains.look)
                 return False
-            self._start.go_on()
+            self._escalation.note_ends()  # we may be late ourselves: also of one that no event has told of yet
+            self._causes.of_services()
+            if self._job.stop is None:
+                self._start.go_on()
             return True
         if not self._remains.due:
             return False

@@ -29,7 +29,7 @@ class StepRun:
 
     def __init__(self, context: JobContext, ends: Ends, remains: Remains, escalation: Escalation) -> None:
         self._context, self._output = context, context.output
-        self._ends, self._remains = ends, remains
+        self._ends, self._remains, self._escalation = ends, remains, escalation
         self._alarm = Alarm(context.loop)
         #: How the step that is being created is to be ended.
         self._early: tuple[str, float] | None = None
@@ -110,6 +110,11 @@ class StepRun:
         return steps.time_limit(job.step_name, self._spec) - (process.uptime() - job.step_up)
 
     def _out_of_time(self) -> None:
+        """Raises OSError where it cannot be known now whether it has ended."""
+        self._escalation.note_ends()  # we may be late ourselves
+        step = self._context.job.step
+        if step is None or step.outcome is not None:
+            return
         limit = steps.time_limit(self._context.job.step_name, self._spec)
         self.end(f"did not end within {limit:g} s", steps.STEP_GRACE_S)
 

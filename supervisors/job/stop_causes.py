@@ -105,12 +105,17 @@ class StopCauses:
     def of_time(self) -> None:
         """A stop when the job has run for as long as it may, from now on until `forget_time`."""
         job, limit = self._context.job, self._context.spec.max_runtime
-        if limit is not None and job.stop is None and not self._runtime.is_set:
+        if limit is not None and job.stop is None and not self._runtime.is_set and _some_run(job):
             self._runtime.set(limit - job.ran_s - (process.uptime() - job.started_up), self._out_of_time)
 
     def _out_of_time(self) -> None:
+        """Raises OSError where it cannot be known now who has ended."""
+        # We may be late ourselves: who ended in time is not out of time, and a failure came before.
+        self._escalation.note_ends()
+        self.of_services()
+        self.of_ranks()
         self._escalation.take_order()
-        if self._context.job.stop is None:
+        if self._context.job.stop is None and _some_run(self._context.job):
             reason = f"{self._context.spec.max_runtime:g} s have passed"
             self._escalation.begin(StopCause.MAX_RUNTIME, "max_runtime", reason)
 
@@ -146,6 +151,10 @@ class StopCauses:
         if left and self._context.job.stop is None:
             reason = f"{len(left)} process(es) outlive their ranks: {process.names(left)}"
             self._escalation.begin(StopCause.LEFTOVERS, "muster", reason)
+
+
+def _some_run(job: Job) -> bool:
+    return any(rank.outcome is None for rank in job.ranks)
 
 
 def _serving(job: Job) -> list[Rank]:

@@ -59,7 +59,7 @@ def fewer(daemon: Daemon, count: int) -> bool:
 def test_hundreds_of_ended_jobs_are_all_there_after_a_restart(make_daemon: Make) -> None:
     daemon = make_daemon("[jobs]\nkeep_ended = 0\n")
     ended(daemon)
-    daemon.run("sleep", "100", job_id="live")
+    daemon.run("sleep", "1000", job_id="live")
     daemon.until_running("live")
     daemon.kill()
     names = copies(daemon, "model", 250)
@@ -169,7 +169,9 @@ def test_a_record_that_is_damaged_once_it_can_be_read_stays_lost(make_daemon: Ma
     data = journal.read_bytes()
     journal.rename(journal.with_name("moved"))
     daemon.restart()
-    journal.write_bytes(data.replace(b"SUCCEEDED", b"STOPPED", 1))
+    whole = journal.with_name("whole")  # a part of it would be damaged otherwise
+    whole.write_bytes(data.replace(b"SUCCEEDED", b"STOPPED", 1))
+    whole.rename(journal)
     assert eventually(lambda: "the checksum does not match" in daemon.cli("node").stdout)
     assert "tries again" not in daemon.cli("node").stdout
 
@@ -185,7 +187,7 @@ def test_records_beyond_a_number_are_collected_and_their_logs_stay(make_daemon: 
     copies(daemon, "model", 80)
     daemon.config.write_text(daemon.config.read_text().replace("keep_ended = 0", "keep_ended = 5"))
     daemon.restart()
-    daemon.run("sleep", "100", job_id="live")
+    daemon.run("sleep", "1000", job_id="live")
     eventually(lambda: len(on_disk(daemon)) == 6, 60, "five records and a live job are left")
     left = on_disk(daemon)
     assert listed(daemon) == left and "live" in left
@@ -201,8 +203,8 @@ def test_records_beyond_a_number_are_collected_and_their_logs_stay(make_daemon: 
 @pytest.mark.slow
 def test_records_go_by_age(make_daemon: Make) -> None:
     daemon = make_daemon("[jobs]\nkeep_ended_days = 0.00001\n")
-    ended(daemon)
-    eventually(lambda: not on_disk(daemon), 60, "it is collected")
+    daemon.run("true", job_id="model")  # a look into its folder may come too late
+    eventually(lambda: not on_disk(daemon), 90, "it is collected")
     assert [event.kind for event in daemon.event_list("model")][-1] == "job.collected"
 
 
@@ -352,6 +354,15 @@ def test_rm_force_waits_for_a_supervisor_that_is_about_to_exit(make_daemon: Make
     daemon = make_daemon()
     ended(daemon)
     assert daemon.root.job("model").lock.name == "lock"
+    for _ in range(5):  # the daemon waits 5 s for it, in which a busy machine may not let it exit
+        if removed_while_it_exits(daemon):
+            break
+        assert "model" in on_disk(daemon)
+    assert on_disk(daemon) == set()
+
+
+def removed_while_it_exits(daemon: Daemon) -> bool:
+    """Whether the process that has the lock exited in time."""
     command = [sys.executable, "-c", _HOLD, str(daemon.root.job("model").folder)]
     with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None and holder.stdin is not None
@@ -364,8 +375,8 @@ def test_rm_force_waits_for_a_supervisor_that_is_about_to_exit(make_daemon: Make
         exits.start()
         removed = daemon.cli("rm", "-f", "model")
         exits.join()
-        assert (removed.returncode, removed.stdout) == (0, "model\n"), removed.stderr
-        assert on_disk(daemon) == set()
+        assert (removed.returncode, removed.stdout) in ((0, "model\n"), (5, "")), removed.stderr
+        return removed.returncode == 0
 
 
 @pytest.mark.slow

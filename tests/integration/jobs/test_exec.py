@@ -498,10 +498,21 @@ def test_a_client_that_only_says_start_gets_all_and_the_input_is_closed(node):
 @pytest.mark.parametrize("timeout", [60, 5])
 def test_a_call_that_is_cut_off_is_not_one_that_ends_its_requests(node, timeout):
     """Otherwise a client that comes back finds the input closed, and output taken that nobody had."""
-    cut = [Stream(node, timeout, **start("sh", "-c", "echo hello; cat; echo over", stdin=True)) for _ in range(5)]
-    ids = [stream.until("started").session_id for stream in cut]
-    for stream in cut:
-        assert stream.output(6) == b"hello\n"
+
+    def begun(timeout: float) -> tuple[list[Stream], list[str]]:
+        script = "echo hello; cat; echo over"
+        streams = [Stream(node, timeout, **start("sh", "-c", script, stdin=True)) for _ in range(5)]
+        try:
+            found = [stream.until("started").session_id for stream in streams]
+            for stream in streams:
+                assert stream.output(6) == b"hello\n"
+        except grpc.RpcError as error:  # a busy machine takes longer until they are there
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED or timeout >= 60:
+                raise
+            return begun(2 * timeout)
+        return streams, found
+
+    cut, ids = begun(timeout)
     for stream in cut:
         if timeout == 60:
             stream.call.cancel()
@@ -558,7 +569,7 @@ def test_an_abandoned_session_is_ended(make_daemon):
         eventually(lambda: not alive(pid))
     left = muster(daemon, "-d", "j", "--", *FOREVER).stdout.decode().strip()
     time.sleep(1.5)  # longer than abandoned_s: a session that was left on purpose is not abandoned
-    assert [one.session_id for one in sessions(daemon) if not one.HasField("exited")] == [left]
+    eventually(lambda: [one.session_id for one in sessions(daemon) if not one.HasField("exited")] == [left])
 
 
 def test_a_session_ends_with_its_job_and_says_so(daemon):
@@ -703,7 +714,7 @@ def test_200_sessions_leave_nothing_behind(daemon):
         one(bool(i % 2))
     after = eventually(lambda: (now := held()) and all(now[k] <= before[k] for k in ("d", "s", "zombies")) and now)
     assert after["pty"] <= before["pty"] + 20  # others on this machine use some, too
-    assert sessions(daemon) == []
+    eventually(lambda: sessions(daemon) == [])
 
 
 def children(pid: int) -> Iterator[int]:
@@ -729,9 +740,14 @@ def test_run_command_cuts_output_and_counts_what_it_cut(node):
 
 
 def test_run_command_ends_what_takes_too_long(node):
-    answer = command(node, "sh", "-c", "echo begun; exec sleep 1000", time_limit={"nanos": 300_000_000})
-    assert (answer.stdout, answer.timed_out, answer.exited.signal) == (b"begun\n", True, signal.SIGTERM)
-    assert answer.exited.message == "it reached its time limit of 0.3 s"
+    for limit in (0.3, 3, 30):  # in which a busy machine may not let it begin
+        asked = {"seconds": int(limit), "nanos": round(limit % 1 * 1e9)}
+        answer = command(node, "sh", "-c", "echo begun; exec sleep 1000", time_limit=asked)
+        assert (answer.timed_out, answer.exited.signal) == (True, signal.SIGTERM)
+        assert answer.exited.message == f"it reached its time limit of {limit:g} s"
+        if answer.stdout:
+            break
+    assert answer.stdout == b"begun\n"
 
 
 def test_run_command_ends_with_its_call(node, tmp_path):

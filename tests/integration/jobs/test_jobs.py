@@ -231,7 +231,11 @@ def test_stop_is_sigterm_then_sigkill(daemon: Daemon) -> None:
     )
     daemon.run(*PYTHON, program, job_id="stubborn")
     eventually(lambda: b"ready" in daemon.output(daemon.get("stubborn")))
-    answer = daemon.stop("stubborn", grace_s=2, reason="no longer needed")
+    asked = job_pb2.StopRequest(job_id="stubborn", reason="no longer needed", timeout=Duration())
+    asked.grace.FromSeconds(3600)
+    assert not daemon.jobs.Stop(asked, timeout=60).ended
+    eventually(lambda: b"term" in daemon.output(daemon.get("stubborn")))  # in a grace that a busy machine keeps to
+    answer = daemon.stop("stubborn", grace_s=1, reason="no longer needed")
     assert answer.ended
     job = answer.job
     assert job.state == job_pb2.JOB_STATE_STOPPED
@@ -257,7 +261,7 @@ def test_a_stopped_process_can_still_be_ended_gently(daemon: Daemon) -> None:
     daemon.run("sh", "-c", script, job_id="frozen")
     eventually(lambda: b"ready" in daemon.output(daemon.get("frozen")))
     os.kill(daemon.rank_pid("frozen"), signal.SIGSTOP)
-    job = daemon.stop("frozen", grace_s=20).job
+    job = daemon.stop("frozen", grace_s=60).job
     assert daemon.output(job).endswith(b"bye\n")
     assert job.ranks[0].exit_code == 0 and job.ranks[0].signal == 0
 
@@ -370,7 +374,7 @@ def test_max_runtime(daemon: Daemon, script: str, tmp_path: Path) -> None:
 def test_a_clean_end_within_the_grace_of_a_stop_keeps_the_code_of_the_ranks(daemon: Daemon) -> None:
     daemon.run("sh", "-c", "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done", job_id="clean")
     eventually(lambda: "up" in daemon.cli("logs", "clean").stdout)
-    daemon.cli("stop", "clean")
+    daemon.cli("stop", "clean", "--grace", "60s")
     job = daemon.wait("clean")
     assert (job.state, job.verdict.exit_code, job.verdict.reason) == (job_pb2.JOB_STATE_STOPPED, 0, "")
 

@@ -15,6 +15,7 @@ import pytest
 from muster.agent.cli.client import kept_runs
 from muster.supervisors.paths import Root
 from tests.conftest import BIN, Daemon, eventually
+from tests.ports import free_port
 from tests.unit.supervision import small_disk
 
 MUSTER = str(BIN / "muster")
@@ -205,7 +206,7 @@ def test_nodes_that_share_the_folder(place: Place) -> None:
         "--master-addr",
         "localhost",
         "--master-port",
-        "29401",
+        str(free_port()),
     )
     other = place.runs / "x" / "zother-1"
     subprocess.run(["cp", "-a", place.kept("x"), other], check=True)

@@ -278,6 +278,13 @@ def test_it_follows_the_cause(shared: Daemon, tmp_path: Path, name: str) -> None
     assert f"{expected}: " in shared.cli("status", name).stdout
 
 
+def until_gone(note: Path) -> str:
+    """Of a script: it waits until the end of the process whose pid is in the file was taken note of: then the pid is
+    nobody's."""
+    there = f"kill -0 $(cat {note}) 2> /dev/null"
+    return f"until [ -s {note} ]; do sleep 0.01; done; while {there}; do sleep 0.01; done; "
+
+
 PEER_GONE = f"{TRACEBACK}RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"
 
 
@@ -293,10 +300,9 @@ def test_the_rank_that_ended_without_a_word_is_the_cause_and_not_who_lost_it(
     shared: Daemon, tmp_path: Path, ends: str, expected: str, cause: str
 ) -> None:
     (tmp_path / "said").write_text(PEER_GONE)
-    gone = tmp_path / "gone"
     # The others go on for a moment when they are asked to end, as ranks in a collective do.
-    script = f'ulimit -c 0; if [ "$RANK" = 1 ]; then : > {gone}; {ends}; fi; trap "" TERM; '
-    script += f"while ! [ -e {gone} ]; do sleep 0.01; done; cat {tmp_path / 'said'} >&2; exit 1"
+    script = f'ulimit -c 0; if [ "$RANK" = 1 ]; then echo $$ > {tmp_path}/gone; {ends}; fi; trap "" TERM; '
+    script += until_gone(tmp_path / "gone") + f"cat {tmp_path / 'said'} >&2; exit 1"
     name = "silent-" + ends.strip(" $").replace(" ", "-").lower()
     shared.run("sh", "-c", script, job_id=name, ranks=3)
     job = shared.explained(name)
@@ -306,11 +312,8 @@ def test_the_rank_that_ended_without_a_word_is_the_cause_and_not_who_lost_it(
 
 def test_the_rank_that_left_early_is_the_cause_and_not_who_lost_it(shared: Daemon, tmp_path: Path) -> None:
     (tmp_path / "said").write_text(PEER_GONE)
-    left = tmp_path / "left"  # its pid, which is nobody's once its end was taken note of
-    script = f'if [ "$RANK" = 1 ]; then echo $$ > {left}; exit 0; fi; trap "" TERM; '
-    script += f"until [ -s {left} ]; do sleep 0.01; done; "
-    script += f"while kill -0 $(cat {left}) 2> /dev/null; do sleep 0.01; done; "
-    script += f"sleep 0.3; cat {tmp_path / 'said'} >&2; exit 1"
+    script = f'if [ "$RANK" = 1 ]; then echo $$ > {tmp_path}/left; exit 0; fi; trap "" TERM; '
+    script += until_gone(tmp_path / "left") + f"sleep 0.3; cat {tmp_path / 'said'} >&2; exit 1"
     shared.run("sh", "-c", script, job_id="early", ranks=3)
     job = shared.explained("early")
     assert (action(job), job.verdict.first_failed_rank) == (FAIL, 1), job.verdict
@@ -327,8 +330,11 @@ def test_an_abort_has_its_reason_in_the_output(shared: Daemon, tmp_path: Path) -
 def test_who_runs_it_reads_it(shared: Daemon, tmp_path: Path) -> None:
     path = tmp_path / "said"
     path.write_text(SAID["ecc"][1])
-    done = shared.cli("run", "--job-id", "run", "--", "sh", "-c", f"cat {path} >&2; exit 1")
-    assert done.returncode == 1
+    for attempt in range(5):  # the daemon has 10 s to explain it, which a busy machine may not give it
+        done = shared.cli("run", "--job-id", f"run-{attempt}", "--", "sh", "-c", f"cat {path} >&2; exit 1")
+        assert done.returncode == 1
+        if "RETRY_ELSEWHERE: " in done.stderr:
+            break
     assert "RETRY_ELSEWHERE: " in done.stderr, done.stderr
     for ends in ("kill -KILL $$", "kill -TERM $$"):
         done = shared.cli("run", "--", "sh", "-c", ends)
@@ -515,6 +521,7 @@ def test_an_earlier_attempt_is_blamed_while_the_next_one_runs(daemon: Daemon, tm
         return [attempt.first_failed_rank for attempt in job.past_attempts] == [1]
 
     eventually(blamed)
+    eventually(lambda: daemon.get("x").state == job_pb2.JOB_STATE_RUNNING)
     daemon.kill()
     daemon.start()
     eventually(blamed)
@@ -543,12 +550,20 @@ def test_an_earlier_attempt_is_blamed_as_the_last_one_is(daemon: Daemon, tmp_pat
     assert (told["firstFailedRank"], told["summary"], told["cause"]["signature"]) == (1, summary, "io-error")
     assert f"  0: code 1: {summary}\n" in daemon.cli("why", "x").stdout
     assert f"code 1: {summary}\n" in daemon.cli("status", "x").stdout
-    assert len(explained(daemon, "x")) == (how == "always")
+    eventually(lambda: len(explained(daemon, "x")) == (how == "always"))
 
 
 def test_a_job_that_is_removed_at_once_has_its_explanation_among_the_events(shared: Daemon, tmp_path: Path) -> None:
     (tmp_path / "said").write_text(SAID["ecc"][1])
-    shared.run("sh", "-c", f"cat {tmp_path}/said >&2; exit 1", job_id="brief")
-    eventually(lambda: shared.cli("rm", "brief").returncode == 0)
-    (event,) = explained(shared, "brief")
+    for attempt in range(5):  # the daemon has 10 s to explain it, which a busy machine may not give it
+        job_id = f"brief-{attempt}"
+        shared.run("sh", "-c", f"cat {tmp_path}/said >&2; exit 1", job_id=job_id)
+        eventually(partial(removed, shared, job_id))
+        (event,) = explained(shared, job_id)
+        if event.message != "the job was removed before its cause was known":
+            break
     assert event.attributes["recommendation"] == ELSEWHERE
+
+
+def removed(daemon: Daemon, job_id: str) -> bool:
+    return daemon.cli("rm", job_id).returncode == 0

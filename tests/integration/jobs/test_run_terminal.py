@@ -14,8 +14,9 @@ from tests.conftest import BIN, Daemon, eventually, pending
 from tests.screen import PATIENCE_S, Screen
 
 MUSTER = str(BIN / "muster")
-#: Makes a progress bar, and waits in the middle of it for the file.
-BAR = r"""printf 'begin\n'; printf '\r  5%% # step 5'; sleep 0.4; printf '\r 10%% # step 10'
+#: Makes a progress bar, and waits in the middle of it for the file; and earlier for that or the one beside it, `.more`.
+BAR = r"""printf 'begin\n'; printf '\r  5%% # step 5'; until [ -e "$0" ] || [ -e "$0.more" ]; do sleep 0.05; done
+sleep 0.4; printf '\r 10%% # step 10'
 until [ -e "$0" ]; do sleep 0.05; done; printf '\r100%% # step 100\n\033[31mred'"""
 
 
@@ -27,9 +28,16 @@ def _run(job_id: str, go: Path, *options: str) -> list[str]:
     return [MUSTER, "run", "--skip-check", "--job-id", job_id, *options, "--", "sh", "-c", BAR, str(go)]
 
 
+def _await(terminal: Screen, wanted: bytes) -> None:
+    while wanted not in terminal.raw:
+        assert terminal.read(PATIENCE_S), terminal.raw
+
+
 def test_a_line_stands_below_a_progress_bar_and_is_gone_in_the_end(shared: Daemon, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with Screen(_run("bar", go), 80, 9, env=_of(shared)) as terminal:
+        terminal.until(lambda seen: seen[-1].startswith("RUNNING") and "  5% # step 5" in seen)
+        (tmp_path / "go.more").touch()  # steps that are seen at once have no rate
         # The bar is whole, and the line is below it.
         found = terminal.until(lambda seen: "RUNNING" in seen[-1] and "steps/s" in seen[-1] and seen[-2:])
         assert found[0] == " 10% # step 10"
@@ -85,8 +93,10 @@ def test_a_shell_gets_a_clean_terminal_with_ctrl_z_and_the_line_is_back_with_fg(
 @pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}], ids=lambda env: next(iter(env)))
 def test_a_terminal_that_can_or_may_not_gets_no_sequences(shared: Daemon, tmp_path: Path, env: dict[str, str]) -> None:
     (name,) = env
-    (go := tmp_path / "go").touch()
+    go = tmp_path / "go"
     with Screen(_run(f"plain-{name.lower()}", go), env={**_of(shared), **env}) as terminal:
+        _await(terminal, b"step 5" if name == "TERM" else b"\x1b7")
+        go.touch()
         assert terminal.end() == 0
         assert "100% # step 100" in terminal.lines
         raw = terminal.raw.replace(b"\x1b[31mred", b"")
@@ -104,9 +114,11 @@ def test_a_pipe_and_a_file_get_the_bytes_of_the_rank_alone(shared: Daemon, tmp_p
             assert pipe.read() == wanted
         # Who reads the pipe may write to this terminal: notes come, and no line.
         assert b"\x1b" not in terminal.raw and terminal.lines[-1].startswith("muster: job pipe SUCCEEDED")
+    go = tmp_path / "later"
     with (tmp_path / "out").open("wb") as out, Screen(_run("file", go), env=_of(shared), stdout=out) as terminal:
+        _await(terminal, b"\x1b7")  # the line is drawn
+        go.touch()
         assert terminal.end() == 0
-        assert b"\x1b7" in terminal.raw
         assert all(line.startswith("muster: ") for line in terminal.lines)
     assert (tmp_path / "out").read_bytes() == wanted
 

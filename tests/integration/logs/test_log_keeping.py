@@ -258,12 +258,14 @@ def test_worker_log_over_kills_of_the_daemon(make: Callable[[str], Daemon]) -> N
     daemon.run(sys.executable, "-S", "-c", script, job_id="job", ranks=2)
     homes = [daemon.root.job("job").workspace / f"device{i}" for i in (0, 1)]
     log = daemon.root.log / "job-worker-0.log"
+    size = 0
     for step in range(6):
         eventually(functools.partial(all_there, [home / f"step-{step}" for home in homes]), 60)
-        size = log.stat().st_size if log.exists() else 0
         if step % 2:
-            eventually(functools.partial(longer, log, size))
+            eventually(functools.partial(longer, log, size))  # than before the ranks wrote this step
             daemon.kill()
+        else:
+            size = log.stat().st_size if log.exists() else 0
         for home in homes:
             (home / f"go-{step}").touch()
         if step % 2:

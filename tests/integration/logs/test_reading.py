@@ -195,7 +195,7 @@ def test_nothing_is_lost_behind_a_tail_of_no_lines(daemon, tmp_path):
     assert begun.wait(60)
     daemon.kill(signal.SIGKILL)
     go.touch()
-    eventually(lambda: daemon.output(job) == b"before\nfirst\n")
+    eventually(lambda: daemon.output(job).startswith(b"before\nfirst\n"))
     daemon.restart()
     reader.join(60)
     connection.close()
@@ -228,12 +228,22 @@ def test_a_node_is_followed_over_a_kill_and_new_jobs_are(daemon, tmp_path):
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
+def until_indexed(daemon: Daemon, job_id: str, rank: int) -> None:
+    """Returns once the time index knows of the rank's first output."""
+    eventually(lambda: any(path.stat().st_size for path in daemon.root.log.glob(f"{job_id}-proc-rank-{rank}-*.idx")))
+
+
 @pytest.fixture(scope="module")
 def ended(shared: Daemon) -> Daemon:
     """With a job `two` of two ranks that has ended."""
-    script = "echo one $RANK; sleep 0.5; echo two $RANK; head -c 200000 /dev/zero | tr '\\0' x; echo; printf end"
+    go = shared.folder / "two-go"
+    script = f"echo one $RANK; until [ -e {go} ]; do sleep 0.02; done; sleep 0.5; "
+    script += "echo two $RANK; head -c 200000 /dev/zero | tr '\\0' x; echo; printf end"
     shared.run("sh", "-c", script, ranks=2, job_id="two")
     shared.run("true", job_id="silent")
+    for rank in range(2):
+        until_indexed(shared, "two", rank)
+    go.touch()  # what comes now is half a second younger for the time index, too, however late the supervisor reads
     shared.wait("two")
     shared.wait("silent")
     return shared
@@ -335,7 +345,7 @@ def test_a_search_is_followed_line_for_line_over_kills_of_the_daemon(rotating, t
     assert split(one.end()) == sought[1]
     shown = split(all_ranks.end())
     assert [unlabelled(shown, b"rank %d" % rank) for rank in range(2)] == sought
-    eventually(lambda: [unlabelled(split(bytes(node.data)), b"x/%d" % rank) for rank in range(2)] == sought, 30)
+    eventually(lambda: [unlabelled(split(bytes(node.data)), b"x/%d" % rank) for rank in range(2)] == sought)
     node.end(kill=True)
 
 
@@ -373,6 +383,7 @@ def test_following_up_to_a_time_ends_before_the_job(daemon):
     daemon.run("sh", "-c", "echo here; sleep 3600", job_id="x")
     job = daemon.until_running("x")
     eventually(lambda: daemon.output(job) == b"here\n")
+    until_indexed(daemon, "x", 0)
     soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 2))
     done = daemon.cli("logs", "-f", "x", "--until", soon)
     assert (done.returncode, done.stdout) == (0, "here\n")

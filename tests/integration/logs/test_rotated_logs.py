@@ -84,20 +84,29 @@ class Follower(threading.Thread):
             time.sleep(self.pause_s)
 
 
-def pieces(log: Path) -> Iterator[tuple[int, int, bytes]]:
-    """What is in the files of a log, by their names alone."""
+def pieces(log: Path) -> list[tuple[int, int, bytes]]:
+    """What is in the files of a log, by their names alone, while none is rotated, compressed or removed."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # else all is looked at once more
+            names, live = segment_names(log), log.stat().st_ino
+            found = list(read_pieces(log, names))
+            if (segment_names(log), log.stat().st_ino) == (names, live):
+                return found
+
+
+def segment_names(log: Path) -> list[str]:
+    return sorted(path.name for path in log.parent.glob(f"{log.name}.*-*[0-9z]"))  # not what is being made
+
+
+def read_pieces(log: Path, names: list[str]) -> Iterator[tuple[int, int, bytes]]:
     end = 0
-    for path in sorted(log.parent.glob(f"{log.name}.*-*[0-9z]")):  # not what is being made
-        found = re.fullmatch(r"(\d{16})-(\d{16})(\.gz)?", path.name.removeprefix(f"{log.name}."))
-        assert found, path
-        if not found[3]:
-            try:
-                data = path.read_bytes()
-            except FileNotFoundError:  # compressed meanwhile
-                path = path.with_name(f"{path.name}.gz")
-        if path.suffix == ".gz":
-            data = gzip.decompress(path.read_bytes())
-        yield int(found[1]), int(found[2]), data
+    for name in names:
+        found = re.fullmatch(r"(\d{16})-(\d{16})(\.gz)?", name.removeprefix(f"{log.name}."))
+        assert found, name
+        if found[3] and name.removesuffix(".gz") in names:
+            continue  # its compressor has not removed the other one yet
+        data = log.with_name(name).read_bytes()
+        yield int(found[1]), int(found[2]), gzip.decompress(data) if found[3] else data
         end = int(found[2])
     data = log.read_bytes()
     yield end, end + len(data), data
@@ -106,6 +115,14 @@ def pieces(log: Path) -> Iterator[tuple[int, int, bytes]]:
 @pytest.fixture
 def rotating(tmp_path: Path) -> Iterator[Daemon]:
     daemon = Daemon(tmp_path, f"[logs]\nmax_file_bytes = {MIB}\n").start()
+    yield daemon
+    daemon.close()
+
+
+@pytest.fixture
+def uncompressed(tmp_path: Path) -> Iterator[Daemon]:
+    """As `rotating`; nobody but the test compresses or removes a segment."""
+    daemon = Daemon(tmp_path, f'[logs]\nmax_file_bytes = {MIB}\ncompress = "off"\n').start()
     yield daemon
     daemon.close()
 
@@ -142,7 +159,7 @@ def test_full_speed_with_rotation_followers_and_kills(rotating: Daemon, tmp_path
     for rank in range(RANKS):
         log = Path(job.ranks[rank].log_path)
         whole = expected(rank).hexdigest()
-        found = list(pieces(log))
+        found = pieces(log)
         assert [start for start, _, _ in found] == [0, *(end for _, end, _ in found[:-1])]
         assert all(len(data) == end - start for start, end, data in found), "no segment has more than its name says"
         assert hashlib.sha256(b"".join(data for _, _, data in found)).hexdigest() == whole
@@ -159,21 +176,21 @@ def test_full_speed_with_rotation_followers_and_kills(rotating: Daemon, tmp_path
     assert tail.endswith(f"01 {PHASES * CHUNKS * 2000 - 1:07} {'.' * 38}\n")
 
 
-def test_a_segment_that_somebody_takes_away_is_missing(rotating: Daemon) -> None:
+def test_a_segment_that_somebody_takes_away_is_missing(uncompressed: Daemon) -> None:
     """What muster removes by itself is told of and no failure; this is one."""
-    rotating.run("sh", "-c", "head -c 6000000 /dev/zero | tr '\\0' x", job_id="taken")
-    job = rotating.wait("taken")
+    uncompressed.run("sh", "-c", "head -c 6000000 /dev/zero | tr '\\0' x", job_id="taken")
+    job = uncompressed.wait("taken")
     log = Path(job.ranks[0].log_path)
     segments = sorted(path for path in log.parent.iterdir() if path.name.startswith(log.name + "."))
     gone = segments[1]
     start, end = map(int, re.findall(r"\d+", gone.name.removeprefix(log.name))[:2])
-    gone.rename(rotating.folder / "elsewhere")
-    done = rotating.cli("logs", "taken")
+    gone.rename(uncompressed.folder / "elsewhere")
+    done = uncompressed.cli("logs", "taken")
     assert (done.returncode, len(done.stdout)) == (1, 6000000 - (end - start))
     assert f"{end - start} bytes of the output of rank 0 are missing: somebody deleted, moved" in done.stderr
 
 
-def test_attempts_and_removal_over_rotation(rotating: Daemon) -> None:
+def test_attempts_and_removal_over_rotation(uncompressed: Daemon) -> None:
     """Each attempt of more than one file is read on its own; `rm` leaves none of them."""
     script = (
         "import os, sys\n"
@@ -182,21 +199,23 @@ def test_attempts_and_removal_over_rotation(rotating: Daemon) -> None:
         "while data: data = data[os.write(1, data):]\n"
         "sys.exit(n < 2)\n"
     )
-    rotating.run(sys.executable, "-I", "-S", "-c", script, job_id="job", max_restarts=2, restart_backoff={"nanos": 1})
-    job = rotating.wait("job")
+    uncompressed.run(
+        sys.executable, "-I", "-S", "-c", script, job_id="job", max_restarts=2, restart_backoff={"nanos": 1}
+    )
+    job = uncompressed.wait("job")
     assert job.state == job_pb2.JOB_STATE_SUCCEEDED, job
     log = Path(job.ranks[0].log_path)
     for _ in compress(log, next(piece for piece in Folder(log.parent).look([log])[0].segments if not piece.packed)):
         pass
     for attempt in range(3):
-        data = b"".join(m.data for m in rotating.read_logs("job", attempt=attempt))
+        data = b"".join(m.data for m in uncompressed.read_logs("job", attempt=attempt))
         lines = data.decode().splitlines()
         assert len(lines) == 15_000 + (attempt > 0)
         assert {line[:2] for line in lines if not line.startswith("[muster: ")} == {f"{attempt} "}
     ends = [past.log_ends[0] for past in job.past_attempts]
     assert ends[0] == 15_000 * 100
     assert ends[1] > 2 * ends[0]
-    done = rotating.cli("rm", "job")
+    done = uncompressed.cli("rm", "job")
     assert done.returncode == 0, done.stderr
     assert [path.name for path in log.parent.iterdir() if path.name.startswith("job-")] == []
 
@@ -215,8 +234,8 @@ def test_a_running_job_gives_up_its_oldest_output_and_tells_where_the_rest_begin
         home = daemon.root.job("job").workspace / "device0"
         eventually((home / "written").exists)
         log = Path(daemon.get("job").ranks[0].log_path)
-        eventually(lambda: list(pieces(log))[-1][1] == 20_000_000)
-        kept = list(pieces(log))
+        eventually(lambda: pieces(log)[-1][1] == 20_000_000)
+        kept = pieces(log)
         assert sum(len(data) for _, _, data in kept) <= 4 * MIB
         first = daemon.read_logs("job", ranks=[0])[0]
         assert first.offset == kept[0][0] > 15_000_000
