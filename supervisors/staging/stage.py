@@ -36,13 +36,21 @@ class Stage:
     def __init__(self, order: dict[str, Any], reporting: Reporting, mask: SecretMask) -> None:
         self._order, self._reporting, self._mask = order, reporting, mask
         self._copies: Copies | None = None
+        #: What holds it ends this program: the copy that is done, or the signal. It is never given back.
+        self._last_word = threading.Lock()
         # A thread waits for them. A handler would interrupt this one anywhere, also where it has the lock of something
         # that the end needs; and a second signal the end.
         signal.pthread_sigmask(signal.SIG_BLOCK, process.END_SIGNALS)
         threading.Thread(target=self._end, name="end", daemon=True).start()
 
     def run(self) -> int:
-        """The exit code. Raises NotCopyable, TryAgain."""
+        """The exit code. Raises NotCopyable, TryAgain. Never returns where a signal has come before."""
+        try:
+            return self._run()
+        finally:
+            self._last_word.acquire()
+
+    def _run(self) -> int:
         order, mask = self._order, self._mask
         mask.add(os.environ.get(name, "") for name in _SECRET_VARIABLES)
         mask.add(_behind_mark(order["copies"].values()))
@@ -65,6 +73,7 @@ class Stage:
 
     def _end(self) -> NoReturn:
         number = signal.sigwait(process.END_SIGNALS)
+        self._last_word.acquire()
         what = "no other output is delivered" if self._order["step"] == OUTPUTS else "what is copied stays"
         write_line(f"{self._order['step']}: ended by {signal.Signals(number).name}; {what}")
         if self._copies is not None:

@@ -237,9 +237,13 @@ def test_who_comes_back_soon_has_lost_nothing(job):
 
 
 def test_of_a_detached_one_the_last_output_is_kept_and_the_offset_tells(job):
-    write = (
-        f"import os\nfor i in range({3 * WINDOW // 8}): os.write(1, b'%07d\\n' % i)\nopen('done', 'w')\nos.read(0, 1)"
-    )
+    write = f"""
+import fcntl, os, termios, time
+for i in range({3 * WINDOW // 8}): os.write(1, b'%07d\\n' % i)
+while any(fcntl.ioctl(1, termios.FIONREAD, bytes(4))): time.sleep(0.01)
+open('done', 'w')
+os.read(0, 1)
+"""
     session = job.exec(*PYTHON, write, stdin=True)
     session.send(frames.DETACH)
     while session.left is None:
