@@ -43,6 +43,8 @@ skip = "ib,nic,disk-free,mounts,nfs,d-state,zombies,pids,file-descriptors,kernel
 [active]
 seconds = 0.01
 """
+#: What examples/train.py leaves where it runs, and goes on from: of who tried a page by hand in this checkout.
+_LEFT = "checkpoints"
 #: Roots that the pages use.
 NODE, STARTED = "node", "muster-node"
 
@@ -63,7 +65,7 @@ class Sandbox:
         self.work.mkdir(parents=True)
         (self.folder / "tmp").mkdir()
         for entry in CHECKOUT.iterdir():
-            if entry.name != "examples":
+            if entry.name not in ("examples", _LEFT):
                 (self.work / entry.name).symlink_to(entry)
         # Jobs write beside their scripts.
         shutil.copytree(CHECKOUT / "examples", self.work / "examples", ignore=shutil.ignore_patterns("__pycache__"))
