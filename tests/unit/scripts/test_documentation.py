@@ -185,3 +185,10 @@ def test_what_somebody_left_in_the_checkout_is_not_in_the_home_folder_of_a_page(
     monkeypatch.setattr(sandbox, "CHECKOUT", tmp_path)
     with sandbox.Sandbox() as made:
         assert {path.name for path in made.work.iterdir()} == {"examples", "docs"}
+
+
+def test_what_the_shell_says_of_a_killed_program_is_not_the_output_of_a_block() -> None:
+    """The page would be wrong or right by the moment at which the shell notices."""
+    with sandbox.Sandbox() as made, sandbox.Shell(made) as shell:
+        printed, _ = shell.run("sleep 1000 & pid=$!\nkill -9 $pid; wait $pid; echo code $?")
+        assert printed == "code 137\n"
