@@ -5,9 +5,10 @@ tests of the report use the same jobs. A healthy, a failed, a hung, a restarted 
 eleven hours, and one of 24 hours with 8 cards and 64 ranks.
 """
 
+import argparse
 import logging
 import math
-import sys
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -504,9 +505,19 @@ async def _main(folder: Path, names: Sequence[str]) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     for name in names:
         below, path = folder / f"{name}.node", folder / f"{name}.html"
+        shutil.rmtree(below, ignore_errors=True)  # of the run before: its events would come twice
         path.write_text(await (made_of_node(below) if name == "node" else made(below, name)), "utf-8")
         print(f"{path}: {path.stat().st_size} bytes")
 
 
 if __name__ == "__main__":
-    anyio.run(_main, Path(sys.argv[1]), sys.argv[2:] or [*SAMPLES, "node"])
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.sample_reports", description="Make reports of invented jobs, to look at."
+    )
+    parser.add_argument("folder", type=Path)
+    known = [*SAMPLES, "node"]
+    parser.add_argument("name", nargs="*", help=f"of {', '.join(known)}; without: all")
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.name if name not in known]:
+        parser.error(f"{unknown[0]}: must be one of {', '.join(known)}")
+    anyio.run(_main, asked.folder, asked.name or known)

@@ -40,17 +40,19 @@
     }
 
     const lengths = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400, 604800];
+    const noRoom = [["bare", 0.0122], ["late", 0.0265]];
     function ticks() {
       const long = width * step, first = begin + from * step;
       const apart = lengths.find(one => long / one <= 7) || long / 7;
       for (const axis of chart.querySelectorAll(".axis .plot")) {
         axis.textContent = "";
-        let tick = first - (first + zone) % apart + apart;
-        for (; tick < first + long * 0.88; tick += apart) {
-          const mark = document.createElement("span");
-          mark.className = "tick";
-          mark.style.left = `${100 * (tick - first) / long}%`;
-          mark.textContent = clock(tick, apart >= 60);
+        for (let tick = Math.ceil((first + zone) / apart) * apart - zone; tick < first + long; tick += apart) {
+          const mark = document.createElement("span"), text = document.createElement("span");
+          const place = (tick - first) / long;
+          text.textContent = clock(tick, apart >= 60);
+          mark.className = ["tick", ...noRoom.filter(([, each]) => place > 1 - each * text.textContent.length).map(([name]) => name)].join(" ");
+          mark.style.left = `${100 * place}%`;
+          mark.append(text);
           axis.append(mark);
         }
       }

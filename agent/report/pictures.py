@@ -13,6 +13,9 @@ from muster.agent.text import numbers, span
 _TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400, 172800,
           604800)  # fmt: skip
 _MOST_TICKS = 7
+#: So wide is a character of a tick's text, as part of the axis; one for which too little room is left is not shown:
+#: nowhere, or on narrow screens and paper (`page.css`; `page.js` does the same).
+_NO_ROOM = {"bare": 0.0122, "late": 0.0265}
 #: A job that has ended in less may have ended before its ranks were read (`telemetry.processes_s`).
 _SHORT_S = 60.0
 #: Series of a plot of which each can be drawn.
@@ -62,7 +65,7 @@ def _pictures(report: JobReport, part: str = "") -> str:
         axis_line(axis),
     ]
     parts += _bars_lanes(report, shades)
-    parts += [plot_lane(one, axis, shades) for one in report.plots]
+    parts += plot_lanes(report.plots, axis, shades)
     return "".join([*parts, axis_line(axis), "</div>\n"])
 
 
@@ -174,20 +177,26 @@ def lane(title: str, text: str, picture: str, look: str, *, table: str = "", hei
     )
 
 
+def plot_lanes(plots: Sequence[Plot], axis: Axis, shades: str) -> list[str]:
+    """All plots, below the times once more: the lanes before them may fill a screen or a sheet of paper."""
+    return [axis_line(axis)] * bool(plots) + [plot_lane(one, axis, shades) for one in plots]
+
+
 def axis_line(axis: Axis) -> str:
     """Times below or above the pictures."""
-    ticks = "".join(
-        f'<span class="tick" style="left:{100 * svg.position(at, axis) / axis.count:.2f}%">{escaped(text)}</span>'
-        for at, text in _ticks(axis)
-    )
+    ticks = ""
+    for at, text in _ticks(axis):
+        place = svg.position(at, axis) / axis.count
+        name = "".join(f" {name}" for name, each in _NO_ROOM.items() if place > 1 - each * len(text))
+        ticks += f'<span class="tick{name}" style="left:{100 * place:.2f}%"><span>{escaped(text)}</span></span>'
     return f'<div class="lane axis" aria-hidden="true"><div class="name"></div><div class="plot">{ticks}</div></div>\n'
 
 
 def _ticks(axis: Axis) -> Iterator[tuple[float, str]]:
     length = axis.step * axis.count
     apart = next((one for one in _TICKS if length / one <= _MOST_TICKS), max(_TICKS[-1], length / _MOST_TICKS))
-    at = axis.begin - (axis.begin + axis.zone) % apart + apart
-    while at < axis.begin + length * 0.88:
+    at = axis.begin + -(axis.begin + axis.zone) % apart
+    while at < axis.begin + length:
         yield at, clock(at, axis, short=apart >= 60)
         at += apart
 

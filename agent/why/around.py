@@ -1,6 +1,7 @@
 """The events during a job: read from the store, and turned into a timeline around its end."""
 
 import contextlib
+import math
 from collections.abc import Iterable, Sequence
 
 import anyio
@@ -82,11 +83,12 @@ class Events:
 
 
 async def read(store: ReadableEvents, entry: Entry) -> Events:
-    """The events of a job, and those of the node since its acceptance. Never raises.
+    """The events of a job, and those of the node from its acceptance until shortly after its end. Never raises.
 
     If the job is damaged on disk, its time of acceptance comes from the last event of that kind.
     """
     since, oldest = 0.0 if entry.damaged else entry.job.accepted_at, 0.0
+    until = _until(entry)
     kept: list[Event] = []
     #: Conditions that began before the job and were still open when it was accepted.
     standing: dict[tuple[str, str], Event] = {}
@@ -109,7 +111,7 @@ async def read(store: ReadableEvents, entry: Entry) -> Events:
                     if entry.damaged and event.job_id == entry.job_id and event.kind == "job.accepted":
                         since = event.time
                         kept.clear()
-                    mine = event.job_id == entry.job_id or _of_node(event, entry)
+                    mine = event.job_id == entry.job_id or (event.time <= until and _of_node(event, entry))
                     if mine and event.time >= since:
                         kept.append(event)
                     elif mine and event.kind in (CONDITION, CLEARED):
@@ -123,6 +125,14 @@ async def read(store: ReadableEvents, entry: Entry) -> Events:
     except OSError as error:
         trouble = f"cannot read the events: {error.strerror}"
     return Events((*standing.values(), *kept), bool(oldest) and oldest <= since, trouble)
+
+
+def _until(entry: Entry) -> float:
+    """When events of the node no longer concern a job."""
+    job = entry.job
+    if entry.damaged or not job.state.final:
+        return math.inf
+    return (job.ended_at or job.last_time or math.inf) + job.clock_back + SHOWN_AFTER_S
 
 
 def _of_node(event: Event, entry: Entry) -> bool:
@@ -141,9 +151,15 @@ def happenings(events: Sequence[Event], conditions: Iterable[Condition], entry: 
     """The timeline, oldest first. `conditions`: those of the node now."""
     found = [_happening(event, entry) for event in events if event.kind in _OF_NODE or event.kind in _OF_JOB]
     told = {(one.code, one.card, one.kind) for one in found}
+    until = _until(entry)
     for condition in conditions:
         mine = condition.card is None or own_number(entry.job, condition.card, condition.uuid) is not None
-        if not mine or condition.elsewhere or (condition.code, condition.card, CONDITION) in told:
+        if (
+            not mine
+            or condition.since > until
+            or condition.elsewhere
+            or (condition.code, condition.card, CONDITION) in told
+        ):
             continue
         if condition.status in (Status.WARN, Status.CRITICAL):
             found.append(

@@ -83,7 +83,13 @@ SESSIONS = {
     "look": TypedSession(
         "Two jobs on eight cards: ps and status.", ("muster ps", "muster status llama-7b"), _TWO_JOBS, cards=True
     ),
-    "top": TypedSession("muster top: cards, jobs and ranks.", ("muster top -n 1",), _TWO_JOBS, cards=True),
+    "top": TypedSession(
+        "muster top: cards, jobs and ranks. Card 2 stands out.",
+        ("muster top -n 1",),
+        # A minute and a half for the curves, in the last part of which the card does less.
+        f"{_TWO_JOBS}; sleep 50; python3 -m tests.fakes set ~/cards 2 util=31 power_w=240; sleep 40",
+        cards=True,
+    ),
     "hung": TypedSession(
         "Rank 3 of a job hangs. ps shows it, why names the rank, stacks show where each rank is.",
         ("muster ps", "muster why stuck | head -n 24", "muster stacks stuck | head -n 24"),

@@ -71,7 +71,7 @@ def _time_line(report: NodeOverview) -> str:
         pictures.axis_line(axis),
     ]
     parts += _bars_lanes(report, shades)
-    parts += [pictures.plot_lane(one, axis, shades) for one in report.plots]
+    parts += pictures.plot_lanes(report.plots, axis, shades)
     parts += [pictures.axis_line(axis), "</div>\n"]
     if not report.plots:
         parts.append('<p class="hint" id="no-readings">There are no readings of cards.</p>\n')
@@ -183,10 +183,10 @@ def tables(report: NodeOverview) -> Iterator[tuple[str, str, list[str], list[lis
     low = [job for job in report.jobs if job.underused]
     yield (
         "underused", f"Jobs whose cards average below {report.underused_percent:g} %",
-        ["Job", "State", "Cards", "Use", "Over", "Unused card hours"],
+        ["Job", "Use", "Unused card hours", "Over", "Cards", "State"],
         [
-            [job.job_id, job.state, numbers(job.cards), f"{job.use or 0:.0f} %", span(job.use_s),
-             f"{job.idle_card_h or 0:g}"]
+            [job.job_id, f"{job.use or 0:.0f} %", f"{job.idle_card_h or 0:g}", span(job.use_s), numbers(job.cards),
+             job.state]
             for job in sorted(low, key=lambda job: -(job.idle_card_h or 0))
         ],
     )  # fmt: skip

@@ -214,6 +214,29 @@ def test_bars_and_curves_stand_where_they_belong_on_one_axis(browser: Browser, p
     assert abs((end - begin) * step - 300) <= 3 * step
 
 
+@pytest.mark.parametrize("width", [360, 760, 1000, 1280])
+@pytest.mark.parametrize("name", ["restarted", "day", "hostile"])
+def test_times_on_the_axis_are_whole_and_apart(browser: Browser, pages: dict[str, Path], name: str, width: int) -> None:
+    browser.show(pages[name], width)
+    ticks = "[...document.querySelectorAll('.axis')].map(axis => [...axis.querySelectorAll('.tick')].map({}))"
+    # The script draws what stands in the file.
+    drawn = browser.value(ticks.format("t => [t.className, t.textContent, parseFloat(t.style.left)]"))
+    assert len(drawn) >= 3 and all(axis == drawn[0] for axis in drawn)
+    written = re.findall(r'<span class="(tick[^"]*)" style="left:([\d.]+)%"><span>([^<]*)<', pages[name].read_text())
+    assert drawn[0] == [
+        [look, text, pytest.approx(float(left), abs=0.02)] for look, left, text in written[: len(drawn[0])]
+    ]
+    seen = "getComputedStyle(t.firstChild).visibility === 'visible'"
+    place = "(box => [box.left, box.right])(t.firstChild.getBoundingClientRect())"
+    shown = browser.value(ticks.format(f"t => {seen} ? {place} : null"))
+    right = browser.value("document.querySelector('.axis .plot').getBoundingClientRect().right")
+    for axis in shown:
+        texts = [one for one in axis if one]
+        assert len(texts) >= 2
+        assert all(end < begin for (_, end), (begin, _) in itertools.pairwise(texts))
+        assert texts[-1][1] <= right
+
+
 def test_a_hung_job_shows_when_it_hung_and_where(browser: Browser, pages: dict[str, Path]) -> None:
     browser.show(pages["hung"])
     assert browser.value("[...document.querySelectorAll('.lane .bar.suspect, .lane .bar.hung')].length") >= 3
@@ -451,7 +474,7 @@ def test_three_days_of_a_node_show_its_jobs_over_the_cards_and_what_was_wrong(
     assert browser.value("document.querySelectorAll('[data-plot]').length") == 6
     rows = "[...document.querySelectorAll('#t-{} tbody tr')].map(r => r.innerText.split('\\t'))"
     assert [row[:4] for row in browser.value(rows.format("underused"))] == [
-        ["notebook", "STOPPED", "6-7", "7 %"], ["eval", "SUCCEEDED", "6-7", "21 %"],
+        ["notebook", "7 %", "33.5", "17h59m"], ["eval", "21 %", "7.9", "4h59m"],
     ]  # fmt: skip
     assert [row[:4] for row in browser.value(rows.format("counts"))] == [
         ["GPU_OFF_BUS", "79", "card 3", "1"], ["GPU_XID_OTHER", "31", "card 1", "3"],

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from muster.agent.cli.main import cli
-from scripts.documentation import pages
+from scripts.documentation import pages, sandbox
 from scripts.documentation.comparison import differs
 from scripts.documentation.try_pages import every_page
 
@@ -160,3 +160,35 @@ def test_what_the_pages_show_and_do_not_run_is_a_command_of_muster() -> None:
             wrong.append(f"{page}: {line}: {said}")
     assert wrong == [] and count > 300
     assert "--no-such" in refused(["run", "--no-such", "--", "true"]) and "nothing" in refused(["nothing"])
+
+
+def test_each_page_calls_its_training_job_by_another_id() -> None:
+    """Of the same id it would go on from the checkpoint of the page that was followed before, and not fail."""
+    found: dict[str, set[str]] = {}
+    for path in every_page():
+        for job in re.findall(r"--job-id (\S+)[^\n]*examples/train\.py", path.read_text(encoding="utf-8")):
+            found.setdefault(job, set()).add(path.name)
+    assert len(found) >= 3 and [job for job, on in found.items() if len(on) > 1] == []
+
+
+def test_each_picture_is_shown_on_a_page() -> None:
+    texts = "".join(path.read_text(encoding="utf-8") for path in every_page())
+    pictures = [path.name for path in (sandbox.CHECKOUT / "docs/pictures").iterdir()]
+    assert len(pictures) >= 5 and [name for name in pictures if f"pictures/{name})" not in texts] == []
+
+
+def test_what_somebody_left_in_the_checkout_is_not_in_the_home_folder_of_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("examples", "checkpoints", "docs"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(sandbox, "CHECKOUT", tmp_path)
+    with sandbox.Sandbox() as made:
+        assert {path.name for path in made.work.iterdir()} == {"examples", "docs"}
+
+
+def test_what_the_shell_says_of_a_killed_program_is_not_the_output_of_a_block() -> None:
+    """The page would be wrong or right by the moment at which the shell notices."""
+    with sandbox.Sandbox() as made, sandbox.Shell(made) as shell:
+        printed, _ = shell.run("sleep 1000 & pid=$!\nkill -9 $pid; wait $pid; echo code $?")
+        assert printed == "code 137\n"

@@ -73,6 +73,26 @@ async def test_more_events_than_a_page(store: EventStore, entry: Entry) -> None:
     assert [int(event.message) for event in read.kept] == list(range(1, 2500, 2))
 
 
+async def test_what_the_node_reports_long_after_the_end_does_not_concern_the_job(
+    store: EventStore, entry: Entry
+) -> None:
+    """And does not push the job's own events out: a node with a fault reports for days."""
+    grave = {"status": "CRITICAL", "code": "GPU_OFF_BUS"}
+    assert entry.job.state.final
+    put(store, BEGAN + 1, "job.warning", "during", "j")
+    put(store, ZERO + 5, "node.event", "soon", card="1", **grave)
+    for number in range(around.MAX_KEPT + 10):
+        put(store, ZERO + 1000 + number, "node.event", "later", card="1", **grave)
+    put(store, ZERO + 5000, "job.warning", "its logs cannot be uploaded", "j")
+    read = await around.read(store, entry)
+    found = around.happenings(read.kept, [condition(since=ZERO + 900), condition(card=1)], entry)
+    assert [one.text for one in found if one.card is None] == ["during", "its logs cannot be uploaded"]
+    assert [(one.text, one.card) for one in found if one.card is not None] == [
+        (condition(card=1).finding + " (CRITICAL), still open", 1),
+        ("soon (CRITICAL)", 1),
+    ]
+
+
 async def test_a_condition_from_before_the_job_counts_until_it_goes(store: EventStore, entry: Entry) -> None:
     about = {"status": "CRITICAL", "card": "0", "device": "card 0"}
     put(store, BEGAN - 900, "node.condition", "came and went", code="GPU_ECC_SRAM_UNCORRECTED", **about)
