@@ -552,3 +552,11 @@ def test_a_job_that_is_removed_at_once_has_its_explanation_among_the_events(shar
     eventually(lambda: shared.cli("rm", "brief").returncode == 0)
     (event,) = explained(shared, "brief")
     assert event.attributes["recommendation"] == ELSEWHERE
+
+
+def test_a_job_of_the_same_name_is_explained_as_well(shared: Daemon, tmp_path: Path) -> None:
+    """The first one would be looked at again for more than a minute."""
+    for which, expected in (("ecc", ELSEWHERE), ("port", HERE)):
+        assert action(fails(shared, tmp_path, "again", SAID[which][1])) == expected
+        assert explained(shared, "again")[-1].attributes["recommendation"] == expected
+        assert shared.cli("rm", "again").returncode == 0
