@@ -80,6 +80,15 @@ def hung(facts: Facts, *, stopped: bool) -> Cause | None:
     return _hang_cause(facts, text, HIGH if stopped else MEDIUM)
 
 
+def after_hang(facts: Facts, said: Cause) -> bool:
+    """Whether this is what ranks and launchers say of the signal with which muster ends them for a hang, and of each
+    other after it."""
+    last = _last_of_hang(facts)
+    if said.is_root or said.sign is None or last is None:
+        return False
+    return said.sign.at is None or said.sign.at >= last.at
+
+
 def _hang_cause(facts: Facts, text: str, confidence: str) -> Cause:
     step = f"Read the stacks taken then: `muster stacks {facts.entry.job_id} --kept`; the odd rank comes first."
     return Cause(text, confidence, "hang", (step,), evidence=tuple(curves.remarks(facts.minutes)))

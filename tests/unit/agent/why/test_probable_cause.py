@@ -451,6 +451,14 @@ def test_a_hang_for_which_it_was_stopped() -> None:
     assert first(facts(rank(0, Outcome.HUNG, killed=9), happenings=(HUNG,)))[::2] == ("hang", "high")
 
 
+@pytest.mark.parametrize(("name", "before", "counts"), [("keyboard-interrupt", 1.0, False), ("nccl-peer-gone", 9.0, True)])
+def test_what_follows_from_the_signal_that_ended_it_for_a_hang_is_no_cause(
+    name: str, before: float, counts: bool
+) -> None:
+    found = causes(facts(rank(0, Outcome.HUNG, killed=9), happenings=(HUNG,), signs=(sign(name, 0, before),)))
+    assert [cause.signature for cause in found if cause.signature] == ([name] if counts else [])
+
+
 @pytest.mark.parametrize(("by", "reason"), [("uid 1001 (zhang)", ""), ("uid 1000 (alice)", "learning rate changed")])
 def test_a_hang_that_was_told_before_somebody_stopped_it_for_another_reason(by: str, reason: str) -> None:
     stop = Stop(StopCause.REQUESTED, by, reason, (), ZERO)
