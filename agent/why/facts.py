@@ -56,7 +56,8 @@ NO_SPACE, READ_ONLY, SHARED_MEMORY, MAX_PATHS = "no-space", "read-only", "shared
 class Facts:
     """`zero`: the moment that times are relative to; `around`: what it is, such as "the end of rank 3". `past`: what
     the logs of earlier attempts show, by number of the attempt. `crashes`: what the kernel reports about the job's
-    processes. `unwritable`: the file systems that a log calls full or read-only, by the path that it names."""
+    processes. `unwritable`: the file systems that a log calls full or read-only, by the path that it names. `uid`: of the
+    job's processes, as the kernel's log has it; None: unknown."""
 
     entry: Entry
     now: float
@@ -72,6 +73,7 @@ class Facts:
     problems: tuple[str, ...] = ()
     crashes: tuple[Crash, ...] = ()
     unwritable: Mapping[str, Unwritable] = field(default_factory=dict)
+    uid: int | None = None
 
     @property
     def job(self) -> Job:
@@ -183,7 +185,17 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
         problems,
         await _crashes(begun, searched),
         await _unwritable(searched),
+        _uid(entry),
     )
+
+
+def _uid(entry: Entry) -> int | None:
+    """The kernel's log has the numbers of the first user namespace."""
+    try:
+        is_first = Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
+        return Account.of(entry.spec.user).uid if is_first else None
+    except (OSError, NotStartable):
+        return None
 
 
 async def _unwritable(searched: Searched) -> dict[str, Unwritable]:

@@ -1,5 +1,6 @@
 """Causes that the events show: a card or node that failed at that time, a process that the kernel killed, a hang."""
 
+import re
 import signal
 from collections.abc import Iterator, Sequence
 
@@ -14,6 +15,8 @@ from muster.supervisors.model.states import Outcome, StopCause
 _HUNG, _DRIVER = "job.hung", "job.driver_hang"
 #: Below this confidence of the hang rule a hang is only possible (docs/concepts/hang.md).
 _UNSURE = 0.5
+#: The user of a process that the kernel killed: "Killed process 77 (python3) ..., UID:1000 pgtables:8kB".
+_UID = re.compile(r" UID:([0-9]{1,10})\b")
 
 
 def card_failed(facts: Facts) -> Cause | None:
@@ -47,7 +50,8 @@ def node_failed(facts: Facts) -> Cause | None:
 
 def killed_child(facts: Facts) -> Cause | None:
     """The kernel killed a process that is not a rank because memory ran out."""
-    found = [one for one in facts.happenings if one.code == OOM_KILL and near(one, facts.zero)]
+    oom = [one for one in facts.happenings if one.code == OOM_KILL and near(one, facts.zero)]
+    found = [one for one in oom if not _is_of_other_user(one, facts.uid)]
     if not found or facts.first is None or facts.first.outcome is Outcome.OUT_OF_MEMORY:
         return None
     if facts.first.memory_limit:
@@ -63,6 +67,12 @@ def killed_child(facts: Facts) -> Cause | None:
     text = f"out of memory at that time: the kernel killed a process: {found[-1].text}"
     step = "Check whether it belonged to the job (a data-loader worker, say). Reduce its memory use, or give it more."
     return Cause(text, MEDIUM, "memory", (step,), evidence=tuple(curves.remarks(facts.minutes)))
+
+
+def _is_of_other_user(killed: Happening, uid: int | None) -> bool:
+    """Whether the kernel killed a process of another user than the job's: one of another job or container."""
+    named = _UID.search(killed.text)
+    return named is not None and uid is not None and int(named[1]) != uid
 
 
 def hung(facts: Facts, *, stopped: bool) -> Cause | None:

@@ -436,6 +436,13 @@ def test_a_child_that_the_kernel_killed() -> None:
     assert "process 77" in causes(known)[0].text
 
 
+@pytest.mark.parametrize(("uid", "kind"), [(1000, "memory"), (0, "unknown"), (None, "memory")])
+def test_a_process_of_another_user_is_none_of_the_job(uid: int | None, kind: str) -> None:
+    line = "Memory cgroup out of memory: Killed process 77 (python3) total-vm:42kB, UID:1000 pgtables:8kB"
+    killed = happening("node.event", line, 2.0, code="OOM_KILL")
+    assert first(replace(facts(*FAILED, happenings=(killed,)), uid=uid))[0] == kind
+
+
 # --- hangs ------------------------------------------------------------------------------------------------------------
 
 HUNG = happening("job.hung", "rank 1 does not take part (spin)", 3.0)
