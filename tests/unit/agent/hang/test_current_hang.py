@@ -47,4 +47,8 @@ def test_a_job_that_is_found_to_wait_at_a_prompt_does_not_work_again():
     event = told(HangVerdict.WAITING, culprit=Culprit((1,), prompt, (0,), REDUCES).as_evidence())
     assert event.kind == "job.recovered"
     assert event.message.startswith("does not hang: WAITING: rank 1 waits at a prompt in ask (train.py:11) since ")
+    asked = told(HangVerdict.WAITING, rule="stacks: it waits for requests, or at a prompt")
+    assert asked.message == "does not hang: WAITING; rank 1: stacks: it waits for requests, or at a prompt"
+    again = told(HangVerdict.WAITING, recovered={"how": "restarted"})
+    assert again.message == "works again (restarted)"
     assert told(HangVerdict.ALIVE).message == "works again (by itself)"
