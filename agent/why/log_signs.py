@@ -33,7 +33,8 @@ _ECHOES = frozenset({"elastic-child-failed"})
 PAUSE_S = 2.0
 #: Also behind a progress bar, which ends no line: "0/90 [00:01<?, ?it/s]", then perhaps the prefix of a rank.
 _TRACEBACK = re.compile(
-    rb"(?:^(?:\[[a-z]{1,10} ?[0-9]{1,5}\] ?:? ?)?|\]|\[rank[0-9]{1,5}\]: )Traceback \(most recent call last\):", re.MULTILINE
+    rb"(?:^(?:\[[a-z]{1,10} ?[0-9]{1,5}\] ?:? ?)?|\]|\[rank[0-9]{1,5}\]: )Traceback \(most recent call last\):",
+    re.MULTILINE,
 )
 #: The line before a traceback that ended nothing: of an object that is removed, of what runs at the exit.
 _IGNORED = re.compile(

@@ -40,7 +40,9 @@ def test_a_suspected_job_has_it_as_soon_as_stacks_show_it():
 
 def test_a_job_that_is_found_to_wait_at_a_prompt_does_not_work_again():
     def told(verdict, **evidence):
-        change = Change(1e9, "j", verdict, None, (1,), 0.9, {"recovered": {"how": "by itself"}, "since": 1e9, **evidence})
+        change = Change(
+            1e9, "j", verdict, None, (1,), 0.9, {"recovered": {"how": "by itself"}, "since": 1e9, **evidence}
+        )
         return event_of(event_kind(change), change, 0, 1e9)
 
     prompt = WaitPlace(WaitKind.PROMPT, "", "ask (train.py:11)")

@@ -458,7 +458,9 @@ def test_a_hang_for_which_it_was_stopped() -> None:
     assert first(facts(rank(0, Outcome.HUNG, killed=9), happenings=(HUNG,)))[::2] == ("hang", "high")
 
 
-@pytest.mark.parametrize(("name", "before", "counts"), [("keyboard-interrupt", 1.0, False), ("nccl-peer-gone", 9.0, True)])
+@pytest.mark.parametrize(
+    ("name", "before", "counts"), [("keyboard-interrupt", 1.0, False), ("nccl-peer-gone", 9.0, True)]
+)
 def test_what_follows_from_the_signal_that_ended_it_for_a_hang_is_no_cause(
     name: str, before: float, counts: bool
 ) -> None:
