@@ -56,8 +56,8 @@ NO_SPACE, READ_ONLY, SHARED_MEMORY, MAX_PATHS = "no-space", "read-only", "shared
 class Facts:
     """`zero`: the moment that times are relative to; `around`: what it is, such as "the end of rank 3". `past`: what
     the logs of earlier attempts show, by number of the attempt. `crashes`: what the kernel reports about the job's
-    processes. `unwritable`: the file systems that a log calls full or read-only, by the path that it names. `uid`: of the
-    job's processes, as the kernel's log has it; None: unknown."""
+    processes. `unwritable`: the file systems that a log calls full or read-only, by the path that it names. `uid`: the
+    user of the job's processes, as the kernel's log has it; None: unknown."""
 
     entry: Entry
     now: float
