@@ -56,7 +56,7 @@ class Explaining:
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
         #: Of later looks: a job that has just ended does not wait for them.
         self._later = anyio.CapacityLimiter(1)
-        #: Jobs in the course of explanation (after `rm` another one of the same id may end: the entry tells them apart);
+        #: Jobs in the course of explanation (after `rm` another one of the same id may end: the entry tells which);
         #: and those whose explanation could not be written.
         self._followed: dict[str, Entry] = {}
         self._unwritten: set[str] = set()
