@@ -68,6 +68,10 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
         yield said
         said = None
     yield causes_hardware.hung(facts, stopped=False)
+    if said is None and causes_launched.exited(facts):
+        # The kernel did not kill it, but perhaps a process of another job.
+        yield worker
+        worker = None
     yield causes_hardware.killed_child(facts)
     if said is None or not said.is_root:
         yield causes_ended.in_silence(facts, said)
