@@ -12,7 +12,7 @@ from muster.agent.why.facts import Facts
 from muster.supervisors.model.states import Outcome, StopCause
 
 #: Events of the hang rule that may be the reason why a job ended.
-_HUNG, _DRIVER = "job.hung", "job.driver_hang"
+_HUNG, _DRIVER, _SUSPECTED = "job.hung", "job.driver_hang", "job.suspected_hang"
 #: Below this confidence of the hang rule a hang is only possible (docs/concepts/hang.md).
 _UNSURE = 0.5
 #: The user of a process that the kernel killed: "Killed process 77 (python3) ..., UID:1000 pgtables:8kB".
@@ -115,7 +115,9 @@ def hangs_now(facts: Facts) -> Iterator[Cause]:
     last = _last_of_hang(facts)
     if last is not None and last.kind != "job.recovered":
         steps = [f"Read its stacks: `muster stacks {facts.entry.job_id}`; the odd rank comes first."]
-        text, sure = f"it seems to hang: {last.text}", LOW
+        # The stacks show whom the others wait for after the event.
+        known = facts.suspected if last.kind == _SUSPECTED else ""
+        text, sure = f"it seems to hang: {known or last.text}", LOW
         if last.kind == _DRIVER:
             text = f"a driver hangs: {last.text}"
         elif last.kind == _HUNG:

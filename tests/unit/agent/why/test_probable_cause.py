@@ -544,6 +544,8 @@ def test_a_job_that_runs_well() -> None:
 def test_a_job_that_seems_to_hang_or_has_a_sick_card() -> None:
     hung = happening("job.suspected_hang", "no progress for 5 min", 3.0)
     assert [(c.kind, c.confidence) for c in causes(running(happenings=(hung,)))] == [("hang", "low")]
+    (cause,) = causes(replace(running(happenings=(hung,)), suspected="SUSPECT: rank 1 waits in lock (a.py:1)"))
+    assert cause.text == "it seems to hang: SUSPECT: rank 1 waits in lock (a.py:1)"
     assert [(c.kind, c.confidence) for c in causes(running(happenings=(HUNG,)))] == [("hang", "high")]
     assert causes(running(happenings=(HUNG, happening("job.recovered", "goes on", 1.0)))) == []
     sick = happening("node.condition", "card 0: GPU_OFF_BUS", 3.0, **GRAVE)
