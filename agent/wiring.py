@@ -136,7 +136,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
     telemetry = Telemetry(root, config, driver, registry, owned=owner_fd is not None)
     stacks = Stacks(registry, driver)
     hangs = HangWatch(root, config, events, registry, telemetry.records, stacks)
-    known = Sources(events, telemetry, health, config, root)
+    known = Sources(events, telemetry, health, config, root, hangs)
     explaining = Explaining(known, registry)
     if owner_fd is None:  # the command writes that of a standalone run
         explaining.on_explained = FailedReports(known, config).explained

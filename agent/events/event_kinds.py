@@ -79,7 +79,9 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
             "the verdict of the hang rule is HUNG; again once it is sure enough to act on (`action_confidence`)", _HANG
         ),
         "job.driver_hang": EventKind("the verdict of the hang rule is DRIVER_HANG", _HANG),
-        "job.recovered": EventKind("the job works again after a verdict of the hang rule", _HANG),
+        "job.recovered": EventKind(
+            "the job works again after a verdict of the hang rule, or does not hang after all", _HANG
+        ),
         "job.hang_not_acted": EventKind(
             "muster left a job that hangs alone: the confidence is too low",
             "`action`, `confidence`, `action_confidence`",

@@ -102,7 +102,8 @@ def event_of(kind: str, change: Change, attempt: int, at: float) -> Event:
     text = sentence(change)
     if kind == _RECOVERED:
         how = (change.evidence.get("recovered") or {}).get("how", "")
-        text = f"works again ({how or change.verdict})"
+        calm = change.verdict in (HangVerdict.WAITING, HangVerdict.IDLE) and how != "restarted"
+        text = f"does not hang: {text}" if calm else f"works again ({how or change.verdict})"
     return Event(at, kind, change.job, message=text, attributes=attributes)
 
 

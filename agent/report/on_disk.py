@@ -36,6 +36,13 @@ class _NoConditions:
     conditions: Iterable[Condition] = ()
 
 
+class _NoHangs:
+    """Nobody watches the jobs."""
+
+    def found(self, _entry: Entry) -> None:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class OnDisk:
     """`agent.why.known.Known` from the folders of a node, or of a kept run."""
@@ -45,6 +52,7 @@ class OnDisk:
     telemetry: _History
     config: Callable[[], Config]
     health: _NoConditions = _NoConditions()
+    hangs: _NoHangs = _NoHangs()
     #: Why the configuration could not be used; "" if it was.
     trouble: str = ""
 

@@ -56,8 +56,9 @@ class Explaining:
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
         #: Of later looks: a job that has just ended does not wait for them.
         self._later = anyio.CapacityLimiter(1)
-        #: Jobs in the course of explanation; and those whose explanation could not be written.
-        self._followed: set[str] = set()
+        #: Jobs in the course of explanation (after `rm` another one of the same id may end: the entry tells which);
+        #: and those whose explanation could not be written.
+        self._followed: dict[str, Entry] = {}
         self._unwritten: set[str] = set()
         #: Jobs whose epilog waits for the explanation; and all of these that have not ended.
         self._concluded: deque[Entry] = deque()
@@ -111,9 +112,10 @@ class Explaining:
             self._told.tell()
 
     def _begin(self, entry: Entry, tasks: TaskGroup) -> None:
-        if entry.job_id in self._followed:
+        if self._followed.get(entry.job_id) is entry:
             return
-        self._followed.add(entry.job_id)
+        self._followed[entry.job_id] = entry
+        self._unwritten.discard(entry.job_id)
         tasks.start_soon(self._follow, entry, name=f"explain {entry.job_id}")
 
     async def _get_ready(self) -> None:
@@ -157,8 +159,9 @@ class Explaining:
                 if self.on_explained is not None and entry.job.state in EXPLAINED and after in (looks[0], looks[-1]):
                     await self.on_explained(entry, True)
         finally:
-            self._followed.discard(entry.job_id)
-            self._unwritten.discard(entry.job_id)
+            if self._followed.get(entry.job_id) is entry:
+                del self._followed[entry.job_id]
+                self._unwritten.discard(entry.job_id)
 
     async def _explain_to_epilog(self, entry: Entry) -> None:
         """Explains the end that is certain by now; when the job has ended, it is explained again."""

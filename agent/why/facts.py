@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio
 
+from muster.agent.hang.current_hang import CurrentHang
 from muster.agent.jobs.entry import Entry
 from muster.agent.logs.log_reading import RankLogFile
 from muster.agent.why import around as why_events
@@ -21,6 +22,7 @@ from muster.agent.why.log_signs import Launched, Searched, Sign, Wanted
 from muster.agent.why.signatures import Table
 from muster.agent.why.worker_logs import Place
 from muster.probes.calls import watched
+from muster.probes.hang import HangVerdict
 from muster.probes.kernel import kmsg
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.kmsg import Crash
@@ -56,7 +58,9 @@ NO_SPACE, READ_ONLY, SHARED_MEMORY, MAX_PATHS = "no-space", "read-only", "shared
 class Facts:
     """`zero`: the moment that times are relative to; `around`: what it is, such as "the end of rank 3". `past`: what
     the logs of earlier attempts show, by number of the attempt. `crashes`: what the kernel reports about the job's
-    processes. `unwritable`: the file systems that a log calls full or read-only, by the path that it names."""
+    processes. `unwritable`: the file systems that a log calls full or read-only, by the path that it names. `uid`: the
+    user of the job's processes, as the kernel's log has it; None: unknown. `suspected`: what the hang rule sees now, as
+    a sentence, while it suspects that the job hangs."""
 
     entry: Entry
     now: float
@@ -72,6 +76,8 @@ class Facts:
     problems: tuple[str, ...] = ()
     crashes: tuple[Crash, ...] = ()
     unwritable: Mapping[str, Unwritable] = field(default_factory=dict)
+    uid: int | None = None
+    suspected: str = ""
 
     @property
     def job(self) -> Job:
@@ -183,7 +189,22 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
         problems,
         await _crashes(begun, searched),
         await _unwritable(searched),
+        _uid(entry),
+        _suspected(known.hangs.found(entry)),
     )
+
+
+def _suspected(now: CurrentHang | None) -> str:
+    return now.reason if now is not None and now.change.verdict is HangVerdict.SUSPECT else ""
+
+
+def _uid(entry: Entry) -> int | None:
+    """The kernel's log has the numbers of the first user namespace."""
+    try:
+        is_first = Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
+        return Account.of(entry.spec.user).uid if is_first else None
+    except (OSError, NotStartable):
+        return None
 
 
 async def _unwritable(searched: Searched) -> dict[str, Unwritable]:

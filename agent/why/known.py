@@ -5,6 +5,9 @@ from typing import Protocol
 
 from muster.agent.config.schema import Config
 from muster.agent.events.event_store import Event, EventStore
+from muster.agent.hang.current_hang import CurrentHang
+from muster.agent.hang.hang_watch import HangWatch
+from muster.agent.jobs.entry import Entry
 from muster.agent.node.conditions import Condition
 from muster.agent.node.health import NodeHealth
 from muster.agent.telemetry.history.history_rows import FoundSeries
@@ -41,6 +44,13 @@ class HasConditions(Protocol):
     def conditions(self) -> Iterable[Condition]: ...
 
 
+class HasHangs(Protocol):
+    """What knows the present verdicts of the hang rule."""
+
+    def found(self, entry: Entry) -> CurrentHang | None:
+        """As `HangWatch.found`."""
+
+
 class Known(Protocol):
     """What a report is made of: parts of the daemon, or what they have left on disk."""
 
@@ -54,6 +64,8 @@ class Known(Protocol):
     def config(self) -> Callable[[], Config]: ...
     @property
     def root(self) -> Root: ...
+    @property
+    def hangs(self) -> HasHangs: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +77,4 @@ class Sources:
     health: NodeHealth
     config: Callable[[], Config]
     root: Root
+    hangs: HangWatch

@@ -16,7 +16,7 @@ from muster.agent.logs.log_reading import RankLogFile
 from muster.agent.why import launchers, log_stretch, worker_logs
 from muster.agent.why.launchers import LastWords, LauncherReport, WorkerFailure
 from muster.agent.why.log_stretch import Stretch
-from muster.agent.why.signatures import Hit, Table, scan, unprefixed
+from muster.agent.why.signatures import Hit, Table, line_start, scan, unprefixed
 from muster.agent.why.worker_logs import Place, ProcessLog
 from muster.probes.calls import watched
 from muster.probes.kernel.dataclass import dataclass
@@ -31,7 +31,11 @@ READ_S, SCAN_S, BACK_S = 10.0, 2.0, 1.0
 _ECHOES = frozenset({"elastic-child-failed"})
 #: Output within so many seconds belongs together: a traceback, and what the interpreter writes as it ends.
 PAUSE_S = 2.0
-_TRACEBACK = re.compile(rb"^(?:\[[a-z]{1,10} ?[0-9]{1,5}\] ?:? ?)?Traceback \(most recent call last\):", re.MULTILINE)
+#: Also behind a progress bar, which ends no line: "0/90 [00:01<?, ?it/s]", then perhaps the prefix of a rank.
+_TRACEBACK = re.compile(
+    rb"(?:^(?:\[[a-z]{1,10} ?[0-9]{1,5}\] ?:? ?)?|\]|\[rank[0-9]{1,5}\]: )Traceback \(most recent call last\):",
+    re.MULTILINE,
+)
 #: The line before a traceback that ended nothing: of an object that is removed, of what runs at the exit.
 _IGNORED = re.compile(
     rb"^(?:\[[a-z]{1,10} ?[0-9]{1,5}\] ?:? ?)?(?:Exception ignored (?:in|on|while)|Error in atexit\._run_exitfuncs)",
@@ -289,7 +293,7 @@ def _last_traceback(data: bytes, ignored: Sequence[tuple[int, int]] = ()) -> int
         if any(begin <= match.start() < end for begin, end in ignored):
             continue
         if not data[before : match.start()].rstrip().endswith(_CHAINED):
-            place = match.start()
+            place = line_start(data, match.start())
         before = match.start()
     return place
 

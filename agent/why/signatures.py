@@ -58,6 +58,8 @@ _ERROR_LEVEL = re.compile(r"\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b|level\W{1,5}(?:e
 _FRAMED = "│╭╰"
 #: Prefixes that launchers write before each line of a rank.
 _PREFIX = re.compile(r"^\[(?:rank|default) ?([0-9]{1,5})\] ?:? ?")
+#: A progress bar or a prompt ends no line: a traceback begins behind it, and the prefix with it.
+_RAISING = re.compile(r"\[(?:rank|default) ?([0-9]{1,5})\] ?:? ?Traceback \(")
 
 #: What is at fault: the program, what is installed, memory (of card or host), an error of the card or its driver that
 #: either the program or the hardware may have caused, the node, the network, the rendezvous, storage, or another rank.
@@ -282,7 +284,8 @@ def _search(
             and not _NO_ERROR.search(bare)
             and not _is_source(text, start, line)
         ):
-            worker = worker_of(line)
+            raising = _RAISING.search(line) if signature.shows == "exception" else None
+            worker = int(raising[1]) if raising else worker_of(line)
             shown = _exception(text, stop, worker) if signature.shows == "exception" else ""
             mentioned = signature.shows != "exception" and left == start and _is_mentioned(bare, match.start())
             places[start] = Hit(signature, start, shown or line.strip(), worker, mentioned)
@@ -312,9 +315,13 @@ def _is_mentioned(line: str, at: int) -> bool:
 
 def _line(text: bytes, place: int) -> tuple[int, int]:
     """Where the line around a byte begins and ends."""
-    start = max(text.rfind(b"\n", 0, place), text.rfind(b"\r", 0, place)) + 1
     end = _END_OF_LINE.search(text, place)
-    return start, end.start() if end else len(text)
+    return line_start(text, place), end.start() if end else len(text)
+
+
+def line_start(text: bytes, place: int) -> int:
+    """Where the line around a byte begins."""
+    return max(text.rfind(b"\n", 0, place), text.rfind(b"\r", 0, place)) + 1
 
 
 def unprefixed(line: str) -> str:

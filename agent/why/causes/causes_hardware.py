@@ -1,5 +1,6 @@
 """Causes that the events show: a card or node that failed at that time, a process that the kernel killed, a hang."""
 
+import re
 import signal
 from collections.abc import Iterator, Sequence
 
@@ -11,9 +12,11 @@ from muster.agent.why.facts import Facts
 from muster.supervisors.model.states import Outcome, StopCause
 
 #: Events of the hang rule that may be the reason why a job ended.
-_HUNG, _DRIVER = "job.hung", "job.driver_hang"
+_HUNG, _DRIVER, _SUSPECTED = "job.hung", "job.driver_hang", "job.suspected_hang"
 #: Below this confidence of the hang rule a hang is only possible (docs/concepts/hang.md).
 _UNSURE = 0.5
+#: The user of a process that the kernel killed: "Killed process 77 (python3) ..., UID:1000 pgtables:8kB".
+_UID = re.compile(r" UID:([0-9]{1,10})\b")
 
 
 def card_failed(facts: Facts) -> Cause | None:
@@ -47,7 +50,8 @@ def node_failed(facts: Facts) -> Cause | None:
 
 def killed_child(facts: Facts) -> Cause | None:
     """The kernel killed a process that is not a rank because memory ran out."""
-    found = [one for one in facts.happenings if one.code == OOM_KILL and near(one, facts.zero)]
+    oom = [one for one in facts.happenings if one.code == OOM_KILL and near(one, facts.zero)]
+    found = [one for one in oom if not _is_of_other_user(one, facts.uid)]
     if not found or facts.first is None or facts.first.outcome is Outcome.OUT_OF_MEMORY:
         return None
     if facts.first.memory_limit:
@@ -65,6 +69,12 @@ def killed_child(facts: Facts) -> Cause | None:
     return Cause(text, MEDIUM, "memory", (step,), evidence=tuple(curves.remarks(facts.minutes)))
 
 
+def _is_of_other_user(killed: Happening, uid: int | None) -> bool:
+    """Whether the kernel killed a process of another user than the job's: one of another job or container."""
+    named = _UID.search(killed.text)
+    return named is not None and uid is not None and int(named[1]) != uid
+
+
 def hung(facts: Facts, *, stopped: bool) -> Cause | None:
     """A hang because of which muster ended the job (`stopped`), or after which the job failed by itself."""
     last = _last_of_hang(facts)
@@ -78,6 +88,15 @@ def hung(facts: Facts, *, stopped: bool) -> Cause | None:
     text = ("a driver hung: " if told is not None and told.kind == _DRIVER else "it hung: ") + text
     text += "; muster ended it for that reason" if stopped else ""
     return _hang_cause(facts, text, HIGH if stopped else MEDIUM)
+
+
+def after_hang(facts: Facts, said: Cause) -> bool:
+    """Whether this is what ranks and launchers say of the signal with which muster ends them for a hang, and of each
+    other after it."""
+    last = _last_of_hang(facts)
+    if said.is_root or said.sign is None or last is None:
+        return False
+    return said.sign.at is None or said.sign.at >= last.at
 
 
 def _hang_cause(facts: Facts, text: str, confidence: str) -> Cause:
@@ -96,7 +115,9 @@ def hangs_now(facts: Facts) -> Iterator[Cause]:
     last = _last_of_hang(facts)
     if last is not None and last.kind != "job.recovered":
         steps = [f"Read its stacks: `muster stacks {facts.entry.job_id}`; the odd rank comes first."]
-        text, sure = f"it seems to hang: {last.text}", LOW
+        # The stacks show whom the others wait for after the event.
+        known = facts.suspected if last.kind == _SUSPECTED else ""
+        text, sure = f"it seems to hang: {known or last.text}", LOW
         if last.kind == _DRIVER:
             text = f"a driver hangs: {last.text}"
         elif last.kind == _HUNG:

@@ -50,6 +50,12 @@ def outweighs(facts: Facts, said: Cause) -> bool:
     return signature.role == "hint" or (by_signal and signature.priority <= VAGUE)
 
 
+def exited(facts: Facts) -> bool:
+    """Whether the worker that failed first chose an exit code that neither an exception nor a signal leads to."""
+    worker = _first(facts)
+    return worker is not None and worker.code is not None and 1 < worker.code <= 128
+
+
 def of_worker(said: Cause, facts: Facts) -> Cause:
     """A cause from the launcher's output, with how the worker ended."""
     worker, launched = _first(facts), facts.launched

@@ -42,7 +42,8 @@ def _with_crash(main: Cause, facts: Facts) -> Cause:
 
 
 def _ended(facts: Facts) -> Iterator[Cause | None]:
-    yield causes_hardware.hung(facts, stopped=True)
+    ended_for_hang = causes_hardware.hung(facts, stopped=True)
+    yield ended_for_hang
     if facts.job.state is State.STOPPED:
         yield causes_hardware.hung_then_stopped(facts)
     if facts.job.state is State.STOPPED or rank_ends.is_timed_out(facts.job):
@@ -67,11 +68,16 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
         yield said
         said = None
     yield causes_hardware.hung(facts, stopped=False)
+    if said is None and causes_launched.exited(facts):
+        # The kernel did not kill it, but perhaps a process of another job.
+        yield worker
+        worker = None
     yield causes_hardware.killed_child(facts)
     if said is None or not said.is_root:
         yield causes_ended.in_silence(facts, said)
         yield causes_ended.left_early(facts, said)
-    yield said
+    if ended_for_hang is None or said is None or not causes_hardware.after_hang(facts, said):
+        yield said
     yield card
     yield worker
     yield causes_ended.lost(facts)

@@ -567,3 +567,17 @@ def test_a_job_that_is_removed_at_once_has_its_explanation_among_the_events(shar
 
 def removed(daemon: Daemon, job_id: str) -> bool:
     return daemon.cli("rm", job_id).returncode == 0
+
+
+def times_explained(daemon: Daemon, job_id: str, times: int) -> bool:
+    return len(explained(daemon, job_id)) == times
+
+
+def test_a_job_of_the_same_name_is_explained_as_well(shared: Daemon, tmp_path: Path) -> None:
+    """The first one would be looked at again for more than a minute."""
+    for number, (which, expected) in enumerate((("ecc", ELSEWHERE), ("port", HERE)), 1):
+        fails(shared, tmp_path, "again", SAID[which][1])
+        eventually(partial(times_explained, shared, "again", number))
+        assert explained(shared, "again")[-1].attributes["recommendation"] == expected
+        assert action(shared.get("again")) == expected
+        eventually(partial(removed, shared, "again"))

@@ -2,7 +2,7 @@
 
 import time
 
-from muster.agent.hang.current_hang import CurrentHang, sentence
+from muster.agent.hang.current_hang import CurrentHang, event_kind, event_of, sentence
 from muster.probes.hang import Change, HangKind, HangVerdict
 from muster.probes.waits import Culprit, WaitKind, WaitPlace
 
@@ -36,3 +36,21 @@ def test_a_suspected_job_has_it_as_soon_as_stacks_show_it():
         known.reason
         == f"SUSPECT: rank 1 waits in guilty_lock (train.py:11) since {at}; rank 0 waits for it in all_reduce"
     )
+
+
+def test_a_job_that_is_found_to_wait_at_a_prompt_does_not_work_again():
+    def told(verdict, **evidence):
+        change = Change(
+            1e9, "j", verdict, None, (1,), 0.9, {"recovered": {"how": "by itself"}, "since": 1e9, **evidence}
+        )
+        return event_of(event_kind(change), change, 0, 1e9)
+
+    prompt = WaitPlace(WaitKind.PROMPT, "", "ask (train.py:11)")
+    event = told(HangVerdict.WAITING, culprit=Culprit((1,), prompt, (0,), REDUCES).as_evidence())
+    assert event.kind == "job.recovered"
+    assert event.message.startswith("does not hang: WAITING: rank 1 waits at a prompt in ask (train.py:11) since ")
+    asked = told(HangVerdict.WAITING, rule="stacks: it waits for requests, or at a prompt")
+    assert asked.message == "does not hang: WAITING; rank 1: stacks: it waits for requests, or at a prompt"
+    again = told(HangVerdict.WAITING, recovered={"how": "restarted"})
+    assert again.message == "works again (restarted)"
+    assert told(HangVerdict.ALIVE).message == "works again (by itself)"

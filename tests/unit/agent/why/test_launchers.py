@@ -153,6 +153,13 @@ def test_the_kernel_killed_the_worker(tmp_path: Path) -> None:
     assert advise(known, causes(known)).action == "FAIL"
 
 
+def test_a_worker_that_exited_with_a_code_was_not_killed(tmp_path: Path) -> None:
+    line = "Memory cgroup out of memory: Killed process 32735 (python)"
+    known = launcher_said(tmp_path, text("torchrun-code"), happenings=(happening("node.event", line, code="OOM_KILL"),))
+    assert [cause.text for cause in causes(known)][:1] == ["rank 1 exited with code 9, as torchrun reports"]
+    assert causes(known)[1].kind == "memory"
+
+
 def test_the_cause_of_an_exception_is_the_workers(tmp_path: Path) -> None:
     """The launcher's own traceback is none."""
     cause = causes(launcher_said(tmp_path, text("torchrun-record")))[0]

@@ -436,6 +436,13 @@ def test_a_child_that_the_kernel_killed() -> None:
     assert "process 77" in causes(known)[0].text
 
 
+@pytest.mark.parametrize(("uid", "kind"), [(1000, "memory"), (0, "unknown"), (None, "memory")])
+def test_a_process_of_another_user_is_none_of_the_job(uid: int | None, kind: str) -> None:
+    line = "Memory cgroup out of memory: Killed process 77 (python3) total-vm:42kB, UID:1000 pgtables:8kB"
+    killed = happening("node.event", line, 2.0, code="OOM_KILL")
+    assert first(replace(facts(*FAILED, happenings=(killed,)), uid=uid))[0] == kind
+
+
 # --- hangs ------------------------------------------------------------------------------------------------------------
 
 HUNG = happening("job.hung", "rank 1 does not take part (spin)", 3.0)
@@ -449,6 +456,16 @@ def test_a_hang_for_which_it_was_stopped() -> None:
     assert first(known) == ("hang", "", "high")
     assert "muster stacks j --kept" in causes(known)[0].steps[0]
     assert first(facts(rank(0, Outcome.HUNG, killed=9), happenings=(HUNG,)))[::2] == ("hang", "high")
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "counts"), [("keyboard-interrupt", 1.0, False), ("nccl-peer-gone", 9.0, True)]
+)
+def test_what_follows_from_the_signal_that_ended_it_for_a_hang_is_no_cause(
+    name: str, before: float, counts: bool
+) -> None:
+    found = causes(facts(rank(0, Outcome.HUNG, killed=9), happenings=(HUNG,), signs=(sign(name, 0, before),)))
+    assert [cause.signature for cause in found if cause.signature] == ([name] if counts else [])
 
 
 @pytest.mark.parametrize(("by", "reason"), [("uid 1001 (zhang)", ""), ("uid 1000 (alice)", "learning rate changed")])
@@ -527,6 +544,8 @@ def test_a_job_that_runs_well() -> None:
 def test_a_job_that_seems_to_hang_or_has_a_sick_card() -> None:
     hung = happening("job.suspected_hang", "no progress for 5 min", 3.0)
     assert [(c.kind, c.confidence) for c in causes(running(happenings=(hung,)))] == [("hang", "low")]
+    (cause,) = causes(replace(running(happenings=(hung,)), suspected="SUSPECT: rank 1 waits in lock (a.py:1)"))
+    assert cause.text == "it seems to hang: SUSPECT: rank 1 waits in lock (a.py:1)"
     assert [(c.kind, c.confidence) for c in causes(running(happenings=(HUNG,)))] == [("hang", "high")]
     assert causes(running(happenings=(HUNG, happening("job.recovered", "goes on", 1.0)))) == []
     sick = happening("node.condition", "card 0: GPU_OFF_BUS", 3.0, **GRAVE)

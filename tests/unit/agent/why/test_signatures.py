@@ -437,6 +437,12 @@ SAMPLES = [
         "[mindspore/parallel/cluster/process_entity/_api.py:318] There's worker exits with exception, kill all other "
         "workers.\n",
     ),
+    (  # mindspore-lab/mindocr#615
+        "cann-wait-failed",
+        "[ERROR] DEVICE(2420702,fffe06ffd1e0,python):2023-11-20-15:34:32.886.561 [mindspore/ccsrc/plugin/device/ascend/"
+        "hal/device/ascend_kernel_runtime.cc:761] DumpTaskExceptionInfo] Task fail infos task_id: 2, stream_id: 45, "
+        "tid: 2420702, device_id: 0, retcode: 507011 ( model execute failed)\n",
+    ),
     ("python-import", "Traceback (most recent call last):\nModuleNotFoundError: No module named 'flash_attn'\n"),
     ("glibc-version", "python: /lib64/libc.so.6: version `GLIBC_2.34' not found (required by python)\n"),
     ("shared-library", "./train: error while loading shared libraries: libcudart.so: cannot open shared object\n"),

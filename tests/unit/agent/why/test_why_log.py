@@ -117,6 +117,18 @@ async def test_a_traceback_that_python_goes_on_from_ended_nothing(log: RankLogFi
     ]
 
 
+@pytest.mark.parametrize("prefix", [b"", b"[rank1]: "])
+async def test_a_traceback_behind_a_progress_bar(log: RankLogFile, prefix: bytes) -> None:
+    """The bar ends no line. An error that was survived before it is no cause."""
+    raised = b"".join(prefix + line for line in KEY.splitlines(keepends=True))
+    log.path.write_bytes(SPACE + b"shard skipped\n" + b"\r  3%|## | 3/90 [00:01<00:27,  3.2it/s]" + raised)
+    found = (await search(Wanted(3, log))).signs
+    assert [(sign.hit.signature.id, sign.hit.line, sign.before_end) for sign in found] == [
+        ("no-space", SPACE.decode().strip(), True),
+        ("python-exception", "KeyError: 'x'", False),
+    ]
+
+
 async def test_an_attempt_has_its_own_part(log: RankLogFile) -> None:
     log.path.write_bytes(SPACE + IMPORT)
     assert names((await search(Wanted(3, log, begin=len(SPACE)))).signs) == ["python-import"]
