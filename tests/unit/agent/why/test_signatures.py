@@ -459,6 +459,8 @@ SAMPLES = [
     ("permission", "PermissionError: [Errno 13] Permission denied: '/data'\n"),
     ("too-many-files", "OSError: [Errno 24] Too many open files\n"),
     ("too-many-processes", "RuntimeError: can't start new thread\n"),
+    ("too-many-processes", "sh: 0: Cannot fork\n"),
+    ("too-many-processes", "/data/prepare.sh: line 7: fork: Resource temporarily unavailable\n"),
     (
         "data-set-exception",
         "ValueError: Caught ValueError in DataLoader worker process 1.\nOriginal Traceback (most recent call last):\n"
