@@ -239,7 +239,7 @@ class GangFollow:
         verdict, job_id = last.verdict, self._gang.parts[first.part].spec.job_id
         if advice := show.advice_of(verdict):
             cause = f"{verdict.cause}; " if verdict.cause else ""
-            note(f"{self._node(first)}: {cause}{advice} (muster why {job_id}, at {self._address(first)})")
+            note(f"{self._node(first)}: {cause}{advice} (muster why {job_id} --address {self._address(first)})")
         for end in failed:
             if end.failure is not None and end is not first:
                 note(f"{self._node(end)}: {end.failure.message}")

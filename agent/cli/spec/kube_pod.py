@@ -59,6 +59,11 @@ def _fill(draft: Draft, env: Mapping[str, str], pods: str, index: str, master: s
     if count == 1:
         return
     rank, port = _number(env.get(index, ""), 0), _number(env.get(f"{master}PORT", ""), 1)
+    if index == _INDEX and not env.get(_INDEX):
+        raise CommandFailed(
+            f"{pods} is {count}, and neither PET_NODE_RANK nor {_INDEX} is set: give --nodes and --node-rank",
+            Exit.USAGE,
+        )
     if rank is None or rank >= count:
         raise _wrong(index, env.get(index, ""), f"not 0 to {count - 1}, and {pods} is {count}")
     if not env.get(f"{master}ADDR") or port is None:

@@ -116,6 +116,8 @@ def test_a_part_that_fails_stops_the_others_and_gives_the_verdict(nodes: list[Da
     done = muster("run", *hosts(nodes), "--job-id", "j", "--grace", "1s", "--", "sh", "-c", fails)
     assert done.returncode == 7
     assert "job j FAILED: node1: rank 1 (device 0) exited with code 7" in done.stderr
+    (advised,) = re.findall(r"\(muster (why j --address \S+)\)", done.stderr)
+    assert "rank 1 (device 0) exited with code 7" in muster(*advised.split()).stdout
     states = [part.state for part in ended(nodes, "j")]
     assert states == [job_pb2.JOB_STATE_STOPPED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_STOPPED]
     assert "node1: rank 1 (device 0) exited with code 7" in nodes[0].get("j").verdict.summary

@@ -89,6 +89,8 @@ def test_a_pod_of_a_jobset_has_its_number_from_kubernetes() -> None:
     assert (found["node_count"], found["node_rank"], found["master_addr"]) == (2, 1, "t-node-0-0.t")
     with pytest.raises(CommandFailed, match="JOB_COMPLETION_INDEX: '2' is not 0 to 1, and PET_NNODES is 2"):
         filled(jobset | {"JOB_COMPLETION_INDEX": "2"})
+    with pytest.raises(CommandFailed, match="PET_NNODES is 2, and neither PET_NODE_RANK nor JOB_COMPLETION_INDEX is"):
+        filled(jobset | {"JOB_COMPLETION_INDEX": ""})
 
 
 def test_volcano_counts_pods() -> None:
