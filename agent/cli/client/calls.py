@@ -218,6 +218,8 @@ class DaemonConnection:
         reason = "" if known.reason == status else known.reason
         if reason in NO_GOOD_TOKEN:
             self._token.drop()
+            if self._token.refused:
+                return CallFailed(status, f"musterd cannot tell which user you are: {self._token.refused}", reason)
         if status == "INVALID_ARGUMENT" and known.violations:
             from muster.supervisors.model.spec import Violation
 

@@ -19,12 +19,18 @@ HEADER, CLAIM_HEADER = "muster-token", "muster-caller"
 _MOST = 4096
 
 
+class NoToken(ValueError):
+    """Raised where the daemon gives no token, and says why."""
+
+
 class OwnToken:
     """The token of this process for one daemon. It is asked for with the first call, and again before it is too old."""
 
     def __init__(self, path: Path | None) -> None:
         """`path`: the unix socket of the calls; None: over TCP a certificate says who calls."""
         self._path = beside(path) if path is not None else None
+        #: Why the daemon gave no token, where it said so.
+        self.refused = ""
         self._token = ""
         self._until = 0.0
 
@@ -32,12 +38,13 @@ class OwnToken:
         """For a call; empty where there is no token: the daemon is of an earlier release, or too busy. Blocks for up to
         `within_s`, and never longer than ANSWER_S."""
         if self._path is not None and time.monotonic() >= self._until:
-            self._token = ""
+            self._token = self.refused = ""
             try:
                 self._token, good_for = fresh(self._path, ANSWER_S if within_s is None else min(within_s, ANSWER_S))
                 # Half its life, so that it is good when it arrives.
                 self._until = time.monotonic() + good_for / 2
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                self.refused = str(error) if isinstance(error, NoToken) else ""
                 self._until = time.monotonic() + AGAIN_S
         return ((HEADER, self._token),) if self._token else ()
 
@@ -66,6 +73,8 @@ def fresh(path: Path, answer_s: float) -> tuple[str, float]:
     """A token, and for how many seconds it is good. Raises OSError, ValueError, KeyError or TypeError where the answer
     has none: the daemon is of an earlier release, too busy, or cannot tell who calls. Blocks for up to `answer_s`."""
     told = json.loads(_answer(path, answer_s))
+    if "error" in told:
+        raise NoToken(str(told["error"]))
     return str(told["token"]), float(told["expires_in_s"])
 
 

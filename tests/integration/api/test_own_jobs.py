@@ -1,6 +1,7 @@
 """Who is at the other end of a unix socket, and users who reach their own jobs only."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 import os
@@ -261,6 +262,32 @@ def test_who_connects_and_never_reads_keeps_nobody_from_a_token(daemon: Daemon) 
 def test_a_user_of_another_user_namespace_gets_no_token(daemon: Daemon) -> None:
     told = User(daemon, 65534).told
     assert "token" not in told and "identifies nobody" in told["error"]
+
+
+def test_the_command_says_why_it_got_no_token(owned: Daemon) -> None:
+    """The answer is that to a user of another user namespace, whom not every machine has for a test."""
+    path = owned.root.identity_socket
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as identity:
+        identity.bind(str(path))
+        identity.listen()
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with identity.accept()[0] as caller:
+                        caller.sendall(b'{"error": "uid 65534 identifies nobody"}\n')
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            words = [BIN / "muster", "--address", f"unix:{owned.root.socket}", "ps"]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        finally:
+            identity.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    assert done.returncode == 5
+    assert done.stderr == "muster: musterd cannot tell which user you are: uid 65534 identifies nobody\n"
 
 
 # --- own jobs -------------------------------------------------------------------------------------------------------
