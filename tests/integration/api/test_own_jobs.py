@@ -281,7 +281,7 @@ def test_the_command_says_why_it_got_no_token(owned: Daemon) -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         try:
-            words = [BIN / "muster", "--address", f"unix:{owned.root.socket}", "ps"]
+            words = [str(BIN / "muster"), "--address", f"unix:{owned.root.socket}", "ps"]
             done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
         finally:
             identity.shutdown(socket.SHUT_RDWR)
