@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from muster.agent.cli.client.calls import DaemonConnection, connect
@@ -12,7 +13,7 @@ from muster.agent.cli.nodes.hosts import GangHost
 from muster.agent.text import clean, local
 from muster.agent.why.causes import first_node
 from muster.agent.why.causes.first_node import NodePart
-from muster.client.gang import ATTEMPT, GANG, is_part, label_number
+from muster.client.gang import ATTEMPT, GANG, TORCHX_APP, is_part, label_number
 from muster.probes.kernel.dataclass import dataclass
 from muster.v1 import job_pb2, telemetry_pb2
 
@@ -79,10 +80,10 @@ class MergedReport:
 
 def collect(hosts: Sequence[GangHost], job: str, *, colour: bool) -> MergedReport:
     """Asks all nodes. Raises CommandFailed where none of them knows the job."""
-    found: dict[str, NodeReport] = {}
+    found: dict[str, list[NodeReport]] = {}
 
     def ask(host: GangHost) -> None:
-        found[host.label] = _report(host, job, colour=colour)
+        found[host.label] = _reports(host, job, colour=colour)
 
     # At once, so that a node that does not answer keeps no other waiting; daemons, so that Ctrl-C ends all.
     threads = [threading.Thread(target=ask, args=(host,), daemon=True) for host in hosts]
@@ -90,7 +91,7 @@ def collect(hosts: Sequence[GangHost], job: str, *, colour: bool) -> MergedRepor
         thread.start()
     for thread in threads:
         thread.join()
-    reports = [found[host.label] for host in hosts]
+    reports = [report for host in hosts for report in found[host.label]]
     if all(report.found is None for report in reports):
         told = "; ".join(f"{report.host.label}: {report.failure}" for report in reports)
         raise CommandFailed(f"no report of job {job} at these hosts: {told}", Exit.NO_SUCH_JOB)
@@ -171,15 +172,25 @@ def _kind(report: NodeReport) -> str:
     return str(cause.get("kind", ""))
 
 
-def _report(host: GangHost, job: str, *, colour: bool) -> NodeReport:
+def _reports(host: GangHost, job: str, *, colour: bool) -> list[NodeReport]:
+    """At least one; more where a node has several replicas of an app of TorchX."""
+    found = []
     try:
         with connect(host.address) as connection:
-            request = job_pb2.GetReportRequest(job_id=part_of(connection, job), color=colour)
-            answer = connection.call(connection.jobs.GetReport, request, REPORT_S)
+            for job_id in _replicas_of(connection, job) or [part_of(connection, job)]:
+                request = job_pb2.GetReportRequest(job_id=job_id, color=colour)
+                answer = connection.call(connection.jobs.GetReport, request, REPORT_S)
+                found.append(NodeReport(host, json.loads(answer.json), answer.text))
             clock = _clock(connection)
     except CommandFailed as failure:
-        return NodeReport(host, failure=failure.message)
-    return NodeReport(host, json.loads(answer.json), answer.text, clock)
+        return [NodeReport(host, failure=failure.message)]
+    return [replace(report, clock=clock) for report in found]
+
+
+def _replicas_of(connection: DaemonConnection, app: str) -> list[str]:
+    """The jobs of an app of TorchX. Anybody may write a label; the id says whose job it is. Raises CommandFailed."""
+    answer = connection.call(connection.jobs.List, job_pb2.ListRequest(labels={TORCHX_APP: app}))
+    return sorted(one.job_id for one in answer.jobs if one.job_id.startswith(f"{app}-"))
 
 
 def part_of(connection: DaemonConnection, job: str) -> str:

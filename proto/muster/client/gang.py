@@ -14,6 +14,8 @@ from muster.v1 import job_pb2
 
 #: Labels of a part: the gang's name, which of its parts this is, how many there are, and which try of the gang it is.
 GANG, PART, SIZE, ATTEMPT = "muster-gang", "muster-gang-part", "muster-gang-size", "muster-gang-attempt"
+#: The label of the jobs of an app of TorchX: its id.
+TORCHX_APP = "torchx-app"
 FINAL = frozenset(
     (
         job_pb2.JOB_STATE_SUCCEEDED,

@@ -12,15 +12,16 @@ from torchx.schedulers.ids import make_unique
 from torchx.specs import AppDef, BindMount, DeviceMount, Role, macros
 from torchx.version import TORCHX_IMAGE
 
-from muster.client.gang import PORTS
+from muster.client.gang import PORTS, TORCHX_APP
 from muster.torchx.daemon_hosts import DaemonHost, KnownHosts, WrongOption
 from muster.v1 import job_pb2
 
 #: Names the node of the first replica, for the macro rank0_env; every replica has it.
 RANK0_HOST = "TORCHX_RANK0_HOST"
 #: Labels of a job. By these every command finds an app of any submitter.
-APP, SESSION, ROLE, REPLICA, REPLICAS, PART, SIZE, IMAGE = (
-    f"torchx-{name}" for name in ("app", "session", "role", "replica", "replicas", "part", "size", "image")
+APP = TORCHX_APP
+SESSION, ROLE, REPLICA, REPLICAS, PART, SIZE, IMAGE = (
+    f"torchx-{name}" for name in ("session", "role", "replica", "replicas", "part", "size", "image")
 )
 #: On all jobs of TorchX, with one value.
 MARK = ("torchx", "app")

@@ -480,6 +480,27 @@ def with_clock(folder: Path, ahead: int) -> list[str | Path]:
     return command
 
 
+def test_why_finds_the_replicas_of_a_torchx_app(nodes: list[Daemon]) -> None:
+    """Each is a job with an id of its own, and a node may have several."""
+    for replica, (node, script) in enumerate(
+        ((nodes[0], "exec sleep 1000"), (nodes[0], "exit 7"), (nodes[1], "exit 0"))
+    ):
+        node.run("sh", "-c", script, job_id=f"app-{replica}", labels={"torchx-app": "app"}, node_rank=0)
+    nodes[0].run("true", job_id="other", labels={"torchx-app": "app"})  # anybody may write a label
+    nodes[0].wait("app-1")
+    nodes[0].stop("app-0", grace_s=0)
+    nodes[1].wait("app-2")
+    found = json.loads(muster("why", "app", "-o", "json", *hosts(nodes)).stdout)
+    (first,) = found["first"]
+    assert (first["node"], first["report"]["verdict"]["exitCode"]) == ("node0", 7)
+    others = [(one["node"], (one["report"] or {}).get("state")) for one in found["others"]]
+    assert sorted(others, key=str) == [
+        ("node0", "JOB_STATE_STOPPED"),
+        ("node1", "JOB_STATE_SUCCEEDED"),
+        ("node2", None),
+    ]
+
+
 def test_why_compares_the_clocks_of_the_nodes(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
     """By the nodes' own times the one that failed last was the first, twelve seconds before the other."""
     late, early = (make_daemon(by=with_clock(tmp_path / str(ahead), ahead)) for ahead in (-5, 7))
