@@ -103,7 +103,7 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
         except OSError as error:
             why = error.strerror or error
             text = f"cannot make job_dir {cfg.get('job_dir')}: {why}: name a folder that does not exist"
-            raise InvalidRunConfigException(text, "job_dir", cfg) from None
+            raise _wrong("job_dir", text, cfg) from None
 
     def _validate(self, app: AppDef, scheduler: str, cfg: object = None) -> None:
         """Nothing: a role without a resource runs without cards; `_submit_dryrun` looks at all else."""
@@ -114,7 +114,7 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
         try:
             request = app_request(app, cfg, chosen(cfg, self._settings), self.session_name)
         except WrongOption as error:
-            raise InvalidRunConfigException(str(error), error.option, cfg) from None
+            raise _wrong(error.option, str(error), cfg) from None
         return AppDryRunInfo(request, shown)
 
     def schedule(self, dryrun_info: "AppDryRunInfo[AppRequest]") -> str:
@@ -130,7 +130,7 @@ class MusterScheduler(DirWorkspaceMixin, Scheduler):
             if not noted and not getattr(error, "left", False):
                 submitted.forget(request.app_id)
             if isinstance(error, WrongOption):
-                raise InvalidRunConfigException(str(error), error.option, {}) from None
+                raise _wrong(error.option, str(error), {}) from None
             raise
         self._mine[request.app_id] = request.known
         return str(request.app_id)
@@ -277,3 +277,9 @@ def _age_s(part: FoundPart) -> float:
 def create_scheduler(session_name: str, **_: object) -> MusterScheduler:
     """What the entry point names. TorchX passes its TORCHX_* variables along, which say nothing to muster."""
     return MusterScheduler(session_name)
+
+
+def _wrong(option: str, text: str, cfg: Mapping[str, Any]) -> InvalidRunConfigException:
+    """For TorchX, whose command prints the option's name and leaves out what is wrong with it."""
+    _log.error("%s: %s", option, text)
+    return InvalidRunConfigException(text, option, cfg)

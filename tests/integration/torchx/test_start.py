@@ -268,6 +268,7 @@ def test_a_wrong_option_on_the_command_line(three: Nodes) -> None:
     done = three.command("run", "-s", "muster", "-cfg", "hosts=x", "utils.sh", "true")
     assert done.returncode == 1
     assert "`hosts`" in done.stderr and "Traceback" not in done.stderr
+    assert "hosts: 'x': must be HOST:PORT or unix:PATH" in done.stderr, "TorchX itself leaves out what is wrong"
 
 
 @pytest.mark.parametrize(
