@@ -126,14 +126,16 @@ class AppJobs:
     def _never_ran(self, request: AppRequest, clients: Sequence[Any], mine: Iterable[int]) -> str:
         """Waits until every part runs or has ended; which of them ended before a rank ran, and why."""
         end, pause = time.monotonic() + START_S, 0.02
-        waiting = set(mine)
+        waiting, seen = set(mine), set[int]()
         while waiting and time.monotonic() < end:
             gets = {i: lambda s, i=i: clients[i].jobs.Get.future(_get(request.parts[i]), timeout=s) for i in waiting}
             for i, answer in ask_together(gets, LOOK_S).items():
                 if isinstance(answer, FailedAsk):
                     continue  # a daemon that is restarting has the job all the same
-                if answer.job.state in FINAL or answer.job.HasField("started_at"):
+                # Twice: a command that does not exist has a process for some milliseconds.
+                if answer.job.state in FINAL or (i in seen and _runs(answer.job)):
                     waiting.discard(i)
+                seen.add(i)
                 if _never_started(answer.job):
                     part = request.parts[i]
                     return f"{part.role}/{part.replica} at {part.host.address}: {answer.job.verdict.summary}"
@@ -255,6 +257,12 @@ def _get(part: AppPart) -> job_pb2.GetRequest:
 def _has(job: job_pb2.Job, labels: Mapping[str, str]) -> bool:
     """A damaged job is in every list, whatever it asks for."""
     return all(job.spec.labels.get(name) == value for name, value in labels.items()) and APP in job.spec.labels
+
+
+def _runs(job: job_pb2.Job) -> bool:
+    """Also where a rank has ended since. A job whose command does not exist has a start, too, and fails soon after."""
+    ran = (rank.pid and rank.outcome != job_pb2.RANK_OUTCOME_NOT_STARTED for rank in job.ranks)
+    return job.HasField("started_at") and any(ran)
 
 
 def _never_started(job: job_pb2.Job) -> bool:
