@@ -104,12 +104,18 @@ def test_what_a_job_does_is_reported_by_rank(node: Daemon, cards: FakeCards):
     eventually(lambda: not of_job(node, job_id).underused, 60)
 
 
+def least(daemon: Daemon, card: int) -> float | None:
+    """The lowest utilization of its last point; None: there is no point yet."""
+    points = history(daemon, card=card).get(("gpuUtil", card))
+    return points[-1].least if points else None
+
+
 @pytest.mark.slow
 def test_history_of_a_job_its_cards_and_the_node_survives_a_kill(node: Daemon, cards: FakeCards):
     for card in cards:
         card.util = 10 * card.place + 10
     # A point tells of half a second: of the job's first one nothing may be left that was read before.
-    eventually(lambda: [history(node, card=i)["gpuUtil", i][-1].least for i in (1, 2)] == [20.0, 30.0])
+    eventually(lambda: [least(node, i) for i in (1, 2)] == [20.0, 30.0])
     job_id = on_cards(node, "sleep", "600")
     eventually(lambda: len(history(node, job_id=job_id, metrics=["gpuUtil"]).get(("gpuUtil", None), [])) > 5)
     before = time.time()
