@@ -138,7 +138,7 @@ class Relay:
             for name, had, sent in zip(("stdout", "stderr"), acks, self._sent.values(), strict=True):
                 if had > sent:
                     raise _invalid(f"ack.{name}_offset", f"{had}: is beyond the sent output, which ends at {sent}")
-            await send(frames.ACK, *acks)
+            await self._link.acknowledge(*acks)
         elif kind == "detach":
             await send(frames.DETACH)
         else:
@@ -165,7 +165,7 @@ class Relay:
         await self._link.send(frames.CLOSE, self._given)
 
     async def _acknowledge(self) -> None:
-        await self._link.send(frames.ACK, *self._sent.values())
+        await self._link.acknowledge(*self._sent.values())
 
 
 def exited_message(told: dict[str, Any]) -> exec_pb2.ExecExited:

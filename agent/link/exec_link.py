@@ -2,7 +2,7 @@
 supervisors/wire/frames.py."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -61,6 +61,12 @@ class SessionLink:
                 await self._stream.send(frames.TO_SESSION.encode(kind, *numbers, data=data))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
             raise LinkLost("the connection to the session broke") from error
+
+    async def acknowledge(self, stdout: int, stderr: int) -> None:
+        """Reports how far the output was taken. A session that has closed the connection needs no report, and what it
+        sent before, its end perhaps, is still to be received: that raises LinkLost where nothing is left."""
+        with suppress(LinkLost):
+            await self.send(frames.ACK, stdout, stderr)
 
     async def receive(self) -> list[Frame]:
         """The next frames; none while the next one is incomplete. Raises LinkLost."""

@@ -19,6 +19,7 @@ from muster.agent.link import nursery_start, silent_nursery
 from muster.agent.link.connection import Connection, LinkLost, OtherProtocol, Refused, Silent
 from muster.agent.link.nursery_start import Begun
 from muster.probes.calls import children
+from muster.probes.calls.heartbeat import until_tick
 from muster.probes.checks.result import one_line
 from muster.probes.kernel import endings
 from muster.probes.kernel.backoff import Backoff
@@ -148,8 +149,7 @@ class NurseryClient:
                 generation = self.generation
                 answer = self._waiting.get(job_id)
                 if answer is None:
-                    answer = self._waiting[job_id] = _Answer()
-                    await self._connection.send({"op": "tend", "job": job_id})
+                    answer = await self._ask(self._connection, job_id)
                 if late is not None:
                     answer.late = late
                     if answer.last is not None:
@@ -162,6 +162,16 @@ class NurseryClient:
         if answer.message.get("ok") is not True:
             raise Refused(str(answer.message.get("error", "no reason was given")))
         return generation
+
+    async def _ask(self, connection: Connection, job_id: str) -> _Answer:
+        answer = self._waiting[job_id] = _Answer()
+        try:
+            await connection.send({"op": "tend", "job": job_id})
+        except BaseException:  # cancelled, say, while the nursery takes nothing: the next caller asks again
+            self._waiting.pop(job_id, None)
+            answer.done.set()
+            raise
+        return answer
 
     def expect(self, job_id: str, folder: str) -> None:
         """The daemon has the lock of this job and records it in `folder`: a supervisor may get ready. Best effort."""
@@ -209,7 +219,7 @@ class NurseryClient:
     async def _silence(self) -> Silent:
         """Returns when the nursery does not answer a request for a supervisor, nor another client's hello."""
         while True:
-            await anyio.sleep(LOOK_S)
+            await anyio.sleep(until_tick(LOOK_S))
             now = anyio.current_time()
             if not any(now - answer.since >= LATE_S for answer in self._waiting.values()):
                 continue

@@ -248,7 +248,7 @@ class ExecService(ExecServiceServicer):
                             kept[frame.kind] += frame.data[: most - len(kept[frame.kind])]
                         elif frame.kind == frames.EXITED:
                             answer.exited.CopyFrom(exited_message(json.loads(frame.data)))
-                    await link.send(frames.ACK, ends[frames.STDOUT], ends[frames.STDERR])
+                    await link.acknowledge(ends[frames.STDOUT], ends[frames.STDERR])
             except LinkLost as error:
                 lost = error
             tasks.cancel_scope.cancel()

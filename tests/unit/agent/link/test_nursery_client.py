@@ -1,6 +1,8 @@
 """How the daemon comes to its nursery."""
 
 import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import psutil
 import pytest
 
 from muster.agent.link import nursery_start
+from muster.agent.link.connection import LinkLost, Refused
 from muster.agent.link.nursery_client import NurseryClient
 from muster.supervisors.paths import Root
 from muster.supervisors.system import lock
@@ -33,6 +36,7 @@ def end_nursery(root: Root) -> None:
     psutil.wait_procs(ours, 60)
 
 
+@pytest.mark.slow
 async def test_a_nursery_that_left_before_the_daemon_came_is_no_death(root: Root) -> None:
     """It is begun beside the daemon's imports, and ends without a daemon: on a busy machine these take longer."""
     begun = nursery_start.begin(root, None)
@@ -46,3 +50,29 @@ async def test_a_nursery_that_left_before_the_daemon_came_is_no_death(root: Root
         await tasks.start(client.run)
         assert (bool(client.pid), died) == (True, [])
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.slow
+async def test_a_caller_that_gives_up_while_the_nursery_takes_nothing_keeps_no_other_from_asking(root: Root) -> None:
+    client = NurseryClient(root, lambda *_: None)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(client.run)
+        os.kill(client.pid, signal.SIGSTOP)
+        try:
+            for number in range(10_000):  # more than fits into the socket
+                tasks.start_soon(tend, client, f"other-{number}")
+            await anyio.wait_all_tasks_blocked()
+            async with anyio.create_task_group() as gives_up:
+                gives_up.start_soon(tend, client, "job")
+                await anyio.wait_all_tasks_blocked()
+                gives_up.cancel_scope.cancel()
+        finally:
+            os.kill(client.pid, signal.SIGCONT)
+        with pytest.raises(Refused):  # there is no such job
+            await client.tend("job")
+        tasks.cancel_scope.cancel()
+
+
+async def tend(client: NurseryClient, job_id: str) -> None:
+    with contextlib.suppress(LinkLost, Refused):
+        await client.tend(job_id)
