@@ -19,8 +19,7 @@ from benchmarks.node import BenchmarkFailed, Node
 from benchmarks.peers import Peers
 from benchmarks.report import Row
 from muster.probes.cards.sampler import SamplerSettings
-from muster.probes.kernel.arrivals import FEW, FULL_EACH
-from muster.probes.kernel.procfs import Procfs
+from muster.probes.kernel.procfs import FEW, FULL_EACH, Procfs
 from muster.probes.kernel.trees import Forest, JobRoots, RootProcess
 from muster.v1 import job_pb2
 from tests.fakes import FakeCards, NoCompiler

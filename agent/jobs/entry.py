@@ -85,6 +85,8 @@ class Entry:
     awaited: tuple[int, int] = (0, 0)
     #: Its checks are done, and it waits until it is released (`hold` of its spec).
     awaits_release: bool = False
+    #: Of a launcher's ranks, by process: those that looks have found while this daemon runs.
+    workers: dict[int, int] = field(default_factory=dict)
     #: Its explained verdict, once it has ended and that is known.
     explained: Explained | None = None
     #: While it has none: of earlier attempts the ranks that are the cause, as `Explained.past`.

@@ -30,6 +30,7 @@ from muster.agent.metrics import card_metrics, node_metrics, scrape_server, vend
 from muster.agent.metrics.tally import Tally
 from muster.agent.metrics.textfile import Textfile
 from muster.agent.node.conditions import Condition
+from muster.probes.calls.heartbeat import until_tick
 from muster.probes.cards.driver import View
 from muster.probes.checks.result import CheckResult
 from muster.supervisors.model.states import State
@@ -259,8 +260,9 @@ class LoopLag:
     async def run(self) -> None:
         """Measures until cancelled."""
         while True:
-            due = time.monotonic() + LAG_PERIOD_S
-            await anyio.sleep(LAG_PERIOD_S)
+            left = until_tick(LAG_PERIOD_S)
+            due = time.monotonic() + left
+            await anyio.sleep(left)
             self.observe(max(time.monotonic() - due, 0.0))
 
     def observe(self, seconds: float) -> None:

@@ -16,6 +16,7 @@ from muster.probes.cards.accelerator import SLOT
 from muster.probes.cards.driver import View
 from muster.probes.cards.sampler import ProcessLook
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.job_traffic import Traffic
 from muster.probes.kernel.trees import JobProcess, ProcessRole
 from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.output.log_layout import Folder
@@ -90,6 +91,8 @@ class Recording:
         self._on_logs = on_logs
         #: Of the look before: its time (CLOCK_MONOTONIC), and the sizes of the logs.
         self._logged: tuple[float, Mapping[str, dict[str, LogCount]]] = (0.0, {})
+        #: Of the record before, by job.
+        self._traffic: Mapping[str, Traffic] = {}
         self._next: tuple[ProcessLook, Mapping[str, Entry]] | None = None
         self._came = Changes()
 
@@ -120,8 +123,10 @@ class Recording:
                 self._next = None
                 logs = await self._count_logs(entries)
                 self._tell_rates(time.monotonic(), logs)
+                before, self._traffic = self._traffic, look.traffic
                 for job in look.jobs:
-                    self._records.publish(_record(look, entries[job], self._view(), logs.get(job, {})))
+                    moves = _rates(look.traffic.get(job), before.get(job))
+                    self._records.publish(_record(look, entries[job], self._view(), logs.get(job, {}), moves))
 
     def _tell_rates(self, up: float, logs: Mapping[str, dict[str, LogCount]]) -> None:
         (before, earlier), self._logged = self._logged, (up, logs)
@@ -177,7 +182,13 @@ class Recording:
         return {}
 
 
-def _record(look: ProcessLook, entry: Entry, view: View, logs: Mapping[str, LogCount]) -> TelemetryRecord:
+def _rates(now: Traffic | None, before: Traffic | None) -> tuple[float, float] | None:
+    return None if now is None or before is None else now.rates(before)
+
+
+def _record(
+    look: ProcessLook, entry: Entry, view: View, logs: Mapping[str, LogCount], moves: tuple[float, float] | None
+) -> TelemetryRecord:
     # A command that a person runs in a job is not a sign of life.
     procs = tuple(_proc(proc) for proc in look.jobs[entry.job_id] if proc.role != ProcessRole.SESSION)
     driver = str(view.driver.trouble) if view.driver is not None and entry.job.cards else None
@@ -185,7 +196,13 @@ def _record(look: ProcessLook, entry: Entry, view: View, logs: Mapping[str, LogC
     sizes = {rank: log.size for rank, log in logs.items()}
     lines = {rank: log.lines for rank, log in logs.items()}
     cards, net = _cards(entry, view), look.node.net_bytes
-    return TelemetryRecord(look.at, entry.job_id, procs, cards, sizes, net, driver, nodes, log_lines=lines)
+    most, least = moves or (None, None)
+    return TelemetryRecord(
+        *(look.at, entry.job_id, procs, cards, sizes, net, driver, nodes),
+        log_lines=lines,
+        job_net_rate=most,
+        job_net_least=least,
+    )
 
 
 def _proc(proc: JobProcess) -> ProcRecord:
@@ -200,7 +217,8 @@ def _proc(proc: JobProcess) -> ProcRecord:
         wchar=io.wchar if io else None,
         read_bytes=io.read_bytes if io else None,
         write_bytes=io.write_bytes if io else None,
-        state=stat.state,
+        # The kernel calls it a zombie once its first thread has ended, while the others go on.
+        state="S" if stat.state == "Z" and not stat.ended else stat.state,
         wchan=proc.wchan,
     )
 

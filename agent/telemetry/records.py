@@ -83,6 +83,10 @@ class TelemetryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     log_lines: dict[str, int] = msgspec.field(default_factory=dict)
     #: As `stacks`, of a job that goes on: for the rule of slow ranks.
     samples: tuple[RankStack, ...] = ()
+    #: Bytes a second that the job itself moved at most since the record before, both ways; left out: unknown.
+    job_net_rate: float | None = None
+    #: The same, at least: by connections that are its own beyond doubt.
+    job_net_least: float | None = None
 
 
 class Lost(msgspec.Struct, frozen=True):

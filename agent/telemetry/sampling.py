@@ -46,6 +46,8 @@ from muster.supervisors.paths import Root
 
 #: Seconds until a started or ended job is noticed here.
 NOTICE_S = 5.0
+#: Seconds for which muster looks each second whether a launcher has made ranks: it imports PyTorch or MindSpore before.
+LAUNCHING_S = 30.0
 #: Between two readings of the cards' health for somebody who watches: on an H100 the calls of one take 4.2 ms together,
 #: 3.2 of them the energy counter (tests/fixtures/nvml/).
 WATCHED_HEALTH_S = 5.0
@@ -96,7 +98,12 @@ class Telemetry:
             root, self.records, lambda: settings().telemetry.record, lambda: driver.view, self._note_logs
         )
         self._sampler = Sampler(
-            lambda: settings().telemetry, driver, self.roots, on_readings=self.take_readings, on_look=self.take_look
+            lambda: settings().telemetry,
+            driver,
+            self.roots,
+            idle_percent=self._idle_percent,
+            on_readings=self.take_readings,
+            on_look=self.take_look,
         )
         self._meter = Meter()
         self._live: list[Entry] = []
@@ -225,9 +232,20 @@ class Telemetry:
         self._begun = _begun(roots)
         return roots
 
+    def _idle_percent(self, job_id: str) -> float:
+        """Utilization up to which the hang rule takes a card of a job for idle."""
+        rule, own = self._settings().hang, self._asked[job_id].spec.hang
+        try:
+            return (rule.with_written(own) if own else rule).low_percent
+        except ValueError:  # settings that an earlier version knew: the hang watch says so
+            return rule.low_percent
+
     def _hasten(self, entries: Sequence[Entry]) -> None:
-        """Looks soon at processes that have started since the last look, so that rates exist one period later."""
-        if not _begun(job_processes.roots(entry) for entry in entries if not entry.job.state.final) <= self._begun:
+        """Looks soon at processes that have started since the last look, so that rates exist one period later; and,
+        for a while, whether a launcher has made its ranks: one that exits soon would not be known by its process."""
+        live = [entry for entry in entries if not entry.job.state.final]
+        launching = any(_launches(entry) and not entry.workers for entry in live)
+        if launching or not _begun(job_processes.roots(entry) for entry in live) <= self._begun:
             self._sampler.look_soon()
 
     # --- what comes ---------------------------------------------------------------------------------------------------
@@ -315,6 +333,8 @@ class Telemetry:
         )
         self.history.note(SeriesKey("node"), look.at, {CPU: self._node.cpu, MEM: self._node.mem})
         for job, usage in self._usage.items():
+            if asked[job].spec.boot != Boot.RANKS:
+                asked[job].workers.update((rank.pid, rank.rank) for rank in usage.ranks)
             if asked[job].job.started_at:
                 key = job_processes.key(asked[job])
                 if not self.history.knows(key):  # it has no cards, or they were not read yet
@@ -351,6 +371,12 @@ def _of_attempt(busy: Busy | None, entry: Entry) -> Busy | None:
 def _not_looked_at(place: RankPlace) -> RankUsage:
     """The identity of a rank whose process no look has found yet; `at` is 0."""
     return RankUsage(place.rank, place.device, place.pid, 0, None, None, None, None, state="", at=0.0)
+
+
+def _launches(entry: Entry) -> bool:
+    """A launcher that has begun lately."""
+    begun = entry.job.started_at
+    return entry.spec.boot != Boot.RANKS and bool(begun) and time.time() - begun <= LAUNCHING_S
 
 
 def _begun(jobs: Iterable[JobRoots]) -> frozenset[tuple[str, Process]]:

@@ -6,6 +6,7 @@ all of them need the machine at once.
 """
 
 import math
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import field
 
@@ -18,6 +19,14 @@ from muster.probes.kernel.dataclass import dataclass
 NOTICE_S = 5.0
 #: What is asked for out of turn begins no sooner than so many seconds after the time before.
 APART_S = 1.0
+
+
+def until_tick(period_s: float) -> float:
+    """Seconds until the next multiple of a period on the monotonic clock, at least a quarter of the period. Tasks that
+    look every so often at something cheap wait so, and wake up together: to wake an idle process costs more than such a
+    look."""
+    left = period_s - time.monotonic() % period_s
+    return left if left >= period_s / 4 else left + period_s
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ process out, and another thread reads the others.
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from muster.probes.calls import watched
 from muster.probes.calls.heartbeat import Beat
 from muster.probes.cards.driver import Driver, View, What
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.kernel.job_traffic import JobTraffic, Traffic
 from muster.probes.kernel.procfs import NodeTotals, Procfs
 from muster.probes.kernel.trees import HELPERS, Forest, JobProcess, JobRoots
 from muster.probes.settings import Settings, setting
@@ -65,6 +66,8 @@ class ProcessLook:
     up: float
     jobs: Mapping[str, tuple[JobProcess, ...]]
     node: NodeTotals
+    #: Of the jobs of which it is known, among those that may wait for data.
+    traffic: Mapping[str, Traffic] = field(default_factory=dict)
 
 
 class Sampler:
@@ -76,16 +79,19 @@ class Sampler:
         driver: Driver,
         jobs: Callable[[], Sequence[JobRoots]],
         *,
+        idle_percent: Callable[[str], float],
         on_readings: Callable[[View], None],
         on_look: Callable[[ProcessLook], None],
         proc: Path = Path("/proc"),
     ) -> None:
-        """`jobs` tells where the processes of jobs begin. The callbacks are called on the loop, after the driver's
-        quick readings and after each look at the processes; they raise nothing. Raises OSError where `proc` cannot be
-        opened."""
+        """`jobs` tells where the processes of jobs begin, `idle_percent` up to which utilization a card of a job is
+        idle: it may wait for data, and only then does the hang rule ask what a job receives. The callbacks are called
+        on the loop, after the driver's quick readings and after each look at the processes; they raise nothing. Raises
+        OSError where `proc` cannot be opened."""
         self._rates = rates
         self._driver = driver
         self._jobs = jobs
+        self._idle_percent = idle_percent
         self._on_readings = on_readings
         self._on_look = on_look
         self._proc = proc
@@ -164,9 +170,8 @@ class Sampler:
             self._leave_behind()
         if len(self._left_behind) >= MAX_LEFT_BEHIND:
             self.trouble = (
-                f"{len(self._left_behind)} reads of processes hang in the kernel, at {_pids(self._stuck)}: muster"
-                f" does not "
-                f"see what processes of jobs do; find what these wait for (`cat /proc/PID/stack`)"
+                f"{len(self._left_behind)} reads of processes hang in the kernel, at {_pids(self._stuck)}: muster does "
+                "not see what processes of jobs do; find what these wait for (`cat /proc/PID/stack`)"
             )
             return False
         if self._rates().helpers != self._reader.helpers:
@@ -177,14 +182,17 @@ class Sampler:
     async def _look(self) -> ProcessLook | None:
         """None where a file of a process cannot be read to its end. Raises OSError, ValueError."""
         reader, jobs = self._reader, tuple(self._jobs())
-        holders = {holder.pid: index for index, seen in self._driver.view.holders.items() for holder in seen.value}
+        view = self._driver.view
+        holders = {holder.pid: index for index, seen in view.holders.items() for holder in seen.value}
+        waiting = frozenset(roots.job for roots in jobs if self._may_wait_for_data(roots, view))
         look: ProcessLook | None = None
         failure: Exception | None = None
         reader.busy = True
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_cancel_without_progress, reader, tasks.cancel_scope)
             try:
-                look = await watched.call(f"reader {reader.number} of processes", lambda: reader.look(jobs, holders))
+                what = f"reader {reader.number} of processes"
+                look = await watched.call(what, lambda: reader.look(jobs, holders, waiting))
             except _FAILURES as error:
                 failure, reader.busy = error, False
             tasks.cancel_scope.cancel()
@@ -196,7 +204,7 @@ class Sampler:
 
     def _new_reader(self) -> "_ProcessReader":
         procfs, helpers = Procfs(self._proc), self._rates().helpers
-        return _ProcessReader(procfs, Forest(procfs, helpers, self._stuck), helpers)
+        return _ProcessReader(procfs, Forest(procfs, helpers, self._stuck), JobTraffic(procfs), helpers)
 
     def _leave_behind(self) -> None:
         """Goes on without a reader that does not return, and without the process at which it hangs. Raises OSError."""
@@ -220,6 +228,14 @@ class Sampler:
             if reader.stuck and not self._reader.busy:
                 self._reader.forest.trust(reader.stuck)
 
+    def _may_wait_for_data(self, job: JobRoots, view: View) -> bool:
+        """It has no cards, or one of them is idle or tells nothing."""
+        readings = [view.readings.get(index) for index in job.cards]
+        idle = self._idle_percent(job.job) if readings else 0.0
+        return not readings or any(
+            seen is None or seen.value.util is None or seen.value.util <= idle for seen in readings
+        )
+
 
 @dataclass(slots=True, eq=False)
 class _ProcessReader:
@@ -227,6 +243,7 @@ class _ProcessReader:
 
     procfs: Procfs
     forest: Forest
+    traffic: JobTraffic
     helpers: tuple[str, ...]
     number: int = field(default_factory=itertools.count(1).__next__)
     #: A thread is reading with it.
@@ -234,11 +251,14 @@ class _ProcessReader:
     #: Process at which it hangs, or hung; 0: none.
     stuck: int = 0
 
-    def look(self, jobs: Sequence[JobRoots], holders: Mapping[int, int]) -> ProcessLook:
-        """Blocks. Raises OSError, ValueError."""
+    def look(self, jobs: Sequence[JobRoots], holders: Mapping[int, int], waiting: Container[str]) -> ProcessLook:
+        """`waiting`: jobs whose traffic is counted. Blocks. Raises OSError, ValueError."""
         try:
             at, up = time.time(), time.monotonic()
-            return ProcessLook(at, up, self.forest.look(jobs, holders), self.procfs.node())
+            found, node = self.forest.look(jobs, holders), self.procfs.node()
+            waiting_now = {job: processes for job, processes in found.items() if job in waiting}
+            traffic = self.traffic.look(time.monotonic(), node.net_bytes, waiting_now)
+            return ProcessLook(at, up, found, node, traffic)
         finally:
             self.busy = False
 

@@ -61,7 +61,9 @@ class Record:
     of which this tells nothing; `nodes_known`: the record says on how many nodes the job is. `stacks`: of dumps that
     were taken since the record before; `library`: of the last two looks since then; `asked`: ranks were asked for
     dumps since then, so that what they wrote may be that; `log_lines`: lines of each rank's log so far, from some
-    beginning; left out: not counted. `samples`: as `stacks`, of a job that goes on, for the rule of slow ranks."""
+    beginning; left out: not counted. `samples`: as `stacks`, of a job that goes on, for the rule of slow ranks.
+    `net_bytes`: of the node, with all its jobs; `job_net_rate`: bytes a second of this job, at most, since the
+    record before."""
 
     t: float
     job: str
@@ -78,6 +80,8 @@ class Record:
     asked: bool = False
     log_lines: dict[int, float] = field(default_factory=dict)
     samples: tuple[RankStack, ...] = ()
+    job_net_rate: float | None = None
+    job_net_least: float | None = None
 
 
 def parse(line: str | bytes) -> Record | None:
@@ -118,6 +122,8 @@ def read(value: object) -> Record:
         asked=value.get("asked") is True,
         log_lines=_by_rank(value.get("log_lines")),
         samples=_stacks(value.get("samples")),
+        job_net_rate=_counter(value.get("job_net_rate")),
+        job_net_least=_counter(value.get("job_net_least")),
     )
 
 

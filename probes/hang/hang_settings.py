@@ -46,7 +46,9 @@ class HangSettings(Settings):
     strong_read_bytes: float = setting(1048576.0, "A rank that reads this much per minute is alive.")
     # Receiving into memory is IO of no process.
     net_floor_bytes: float = setting(
-        62914560.0, "Network traffic of the node per minute that shows that a rank receives data."
+        62914560.0,
+        "Network traffic per minute that shows that a rank receives data: of the job, or of the node where muster does "
+        "not know what the job moves.",
     )
     cpu_idle_s: float = setting(5.0, "A rank with less CPU time than this per minute sleeps.")
     cpu_busy_s: float = setting(30.0, "A rank with this much CPU time per minute computes.")

@@ -65,7 +65,9 @@ class _Joint:
         before = self.last.pop(node, None)  # the order is that of time
         if before is not None and (passed := record.t - before.t) > 0:
             self.usual_s += 0.2 * (min(passed, 4 * self.usual_s) - self.usual_s)
-            if record.net_bytes is not None and before.net_bytes is not None:
+            if record.job_net_rate is not None:
+                self.net_rate = max(self.net_rate, record.job_net_rate)
+            elif record.net_bytes is not None and before.net_bytes is not None:
                 self.net_rate = max(self.net_rate, (record.net_bytes - before.net_bytes) / passed)
         self.last[node] = record
         self.here.append(node)
@@ -75,7 +77,7 @@ class _Joint:
         newest = self.last[self.here[-1]]
         here = [self.last[node] for node in self.here]
         near = [record for record in self.last.values() if newest.t - record.t <= _PATIENCE * self.usual_s]
-        if any(record.net_bytes is not None for record in here):
+        if any(record.net_bytes is not None or record.job_net_rate is not None for record in here):
             passed = 0.0 if self.closed_at is None else max(0.0, newest.t - self.closed_at)
             self.net_bytes = (self.net_bytes or 0.0) + self.net_rate * passed
         procs = {(p.rank, p.key): p for record in near for p in record.procs or ()}
@@ -89,6 +91,7 @@ class _Joint:
             log_lines={rank: lines for record in here for rank, lines in record.log_lines.items()},
             has_log=any(record.has_log for record in here),
             net_bytes=self.net_bytes,
+            job_net_least=max((r.job_net_least for r in here if r.job_net_least is not None), default=None),
             driver_hangs=any(record.driver_hangs for record in near),
             others=max(0, newest.others + 1 - len(self.last)),
             nodes_known=newest.nodes_known,

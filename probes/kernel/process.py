@@ -18,6 +18,8 @@ import select
 import signal
 import struct
 import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,7 +81,8 @@ def uptime() -> float:
 @dataclass(frozen=True, slots=True)
 class Stat:
     """What /proc/PID/stat says. Times in clock ticks, those of children that were waited for included, `start` since
-    boot; `rss` in bytes; `faults`: how often it touched a page of memory that was not there."""
+    boot; `rss` in bytes; `faults`: how often it touched a page of memory that was not there; `threads`: where the first
+    one has ended, it and those that have not (`with_living_threads`)."""
 
     pid: int
     comm: str
@@ -130,7 +133,29 @@ def read_stat(pid: int) -> Stat | None:
         data = _read_once(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    return parse_stat(pid, data)
+    return with_living_threads(parse_stat(pid, data), lambda: _thread_stats(pid))
+
+
+def with_living_threads(stat: Stat | None, thread_stats: Callable[[], Iterable[bytes]]) -> Stat | None:
+    """The same, but for threads that have ended. A debugger keeps those that it traces until it asks for them, and with
+    them their process, of which nothing is left but its exit code. `thread_stats`: /proc/PID/task/*/stat; one that
+    cannot be read counts as living: it may have ended behind another that it began."""
+    if stat is None or stat.state != "Z" or stat.threads <= 1:
+        return stat
+    found = [parse_stat(stat.pid, data) for data in thread_stats()]
+    return replace(stat, threads=1 + sum(one is None or one.state not in ("Z", "X") for one in found))
+
+
+def _thread_stats(pid: int) -> Iterator[bytes]:
+    try:
+        tids = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    for tid in tids:
+        try:
+            yield _read_once(f"/proc/{pid}/task/{tid}/stat")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            yield b""
 
 
 def _read_once(path: str) -> bytes:

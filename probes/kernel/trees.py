@@ -20,11 +20,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster.probes.kernel import marks
-from muster.probes.kernel.arrivals import Arrivals
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.known_names import MPI_RANK, RANK, RANK_ID
 from muster.probes.kernel.process import Stat
-from muster.probes.kernel.procfs import Io, Procfs
+from muster.probes.kernel.procfs import Arrivals, Io, Procfs
 
 
 class ProcessRole(enum.StrEnum):
@@ -146,7 +145,7 @@ class Forest:
     def look(self, jobs: Sequence[JobRoots], holders: Mapping[int, int]) -> dict[str, tuple[JobProcess, ...]]:
         """The processes of each of these jobs, as they are now. `holders`: pids on a card, with its index.
 
-        Costs three small reads per process of a job, and a few per process that came since the last look (arrivals.py);
+        Costs three small reads per process of a job, and a few per process that came since the last look (`Arrivals`);
         all processes are looked at when a job has new roots, and from time to time. Blocks. Raises OSError where /proc
         cannot be listed, or there are no descriptors to read it with.
         """

@@ -159,6 +159,9 @@ class Weather:
     dark_s: float = 0.0
     #: Traffic of others on the node, bytes per second.
     other_net: float = 20e3
+    #: The records say what the job moves of the node's traffic; with short connections of others, only at least.
+    own_net_known: bool = False
+    short_connections: bool = False
     integers: bool = True
 
 
@@ -226,7 +229,14 @@ def records(play: Play, weather: Weather, rng: random.Random, job: str = "job") 
         record["nodes"] = weather.nodes
         if before and rng.random() < weather.dropped:
             continue
-        before = record | {"cards": cards}
+        here = {"received": received, "moved": received + net_noise}
+        if before and weather.own_net_known:
+            seconds, most = record["t"] - before["t"], "received"
+            record["job_net_least"] = (received - before["received"]) / seconds
+            if weather.short_connections:
+                most = "moved"
+            record["job_net_rate"] = (here[most] - before[most]) / seconds
+        before = record | here | {"cards": cards}
         yield record
 
 

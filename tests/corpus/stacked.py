@@ -86,6 +86,18 @@ def s34(s: Setting) -> Told:
     return _logs(_odd(s, at(asleep(SLEEP), "torch-guilty_sleep"), at(asleep(cpu=0.002), "torch-reduce")))
 
 
+def s36(s: Setting) -> Told:
+    """Its first thread waits for others of its own, which receive data."""
+    receives = replace(asleep(cpu=0.02), net=s.rng.uniform(5e6, 300e6))
+    told = _logs(_odd(s, at(receives, "torch-guilty_lock"), at(asleep(cpu=0.002), "torch-reduce")))
+    assert told.onset is not None
+    again = told.onset + s.rng.uniform(3, 25) * MINUTE
+    for spells in told.play.ranks:
+        spells.append(Spell(again, spells[-2].act))
+    told.play.end = told.onset + 35 * MINUTE
+    return Told(told.play)
+
+
 def s30(s: Setting) -> Told:
     """Whether it touches memory is not known."""
     return _odd(s, at(Act(cpu=0.99, state="R"), "one_big_call-faults"), _waits_on_card(s), tail_min=26)
@@ -93,6 +105,36 @@ def s30(s: Setting) -> Told:
 
 def s31(s: Setting) -> Told:
     return _logs(_odd(s, at(Act(cpu=0.99, state="R"), "torch-one_big_call"), at(asleep(cpu=0.002), "torch-reduce")))
+
+
+def s38(s: Setting) -> Told:
+    """It began to work a minute or two before."""
+    return _logs(_young(s, at(Act(cpu=0.99, state="R"), "torch-one_big_call")))
+
+
+def s39(s: Setting) -> Told:
+    life = s.rng.choice(("tokenizes", "scores", "indexes", "torch-makes_a_list"))
+    told = _logs(_young(s, at(Act(cpu=0.99, state="R"), life)))
+    return Told(_again(told, s.rng.uniform(3, 15)))
+
+
+def s40(s: Setting) -> Told:
+    """No lines were there to have a rhythm."""
+    return _young(s, at(Act(cpu=0.99, state="R"), "torch-one_big_call"), tail_min=12)
+
+
+def s41(s: Setting) -> Told:
+    life = s.rng.choice(("tokenizes", "scores", "indexes", "torch-makes_a_list"))
+    return Told(_again(_young(s, at(Act(cpu=0.99, state="R"), life), least_min=0.1), s.rng.uniform(3, 15)))
+
+
+def _young(s: Setting, odd: Act, *, tail_min: float = 6.0, least_min: float = 1.2) -> Told:
+    culprit = s.rng.randrange(s.ranks)
+    ranks, until = steady_work(s, least_min, 2.5)
+    go_over_to(
+        ranks, until, *[odd if rank == culprit else at(asleep(cpu=0.002), "torch-reduce") for rank in range(s.ranks)]
+    )
+    return Told(Play(ranks, until + tail_min * MINUTE, kind=s.kind), until, culprit)
 
 
 def s24(s: Setting) -> Told:
@@ -285,6 +327,18 @@ STACKED = (
         *("S34", "S2 without cards, with lines of a log; others use the node's network", s34, 4, "deadlock"),
         weather={"no_cards": True, "other_net": 10e6},
     ),
+    _hang(
+        *("S35", "S3; others use the node's network, and what the job moves is known", s3, 4, "deadlock"),
+        weather={"no_cards": True, "other_net": 10e6, "own_net_known": True},
+    ),
+    _hang(
+        *("S37", "S34, and others open short connections all the time", s34, 4, "deadlock"),
+        weather={"no_cards": True, "other_net": 10e6, "own_net_known": True, "short_connections": True},
+    ),
+    _life(
+        *("S36", "a rank in a lock, whose other threads receive data; what the job moves is known", s36),
+        weather={"no_cards": True, "other_net": 10e6, "own_net_known": True},
+    ),
     _hang("S4", "a rank stopped, its peers in a collective", s4, 3.5, "stopped"),
     _hang("S5", "a rank blocked in a driver, its peers in a collective", s5, 3.5, "io_blocked"),
     _hang("S6", "S1, and only the cards say that the peers wait", s6, 3.5, "spin"),
@@ -311,6 +365,22 @@ STACKED = (
         high_confidence=False,
         weather={"no_cards": True},
     ),
+    replace(
+        _hang("S38", "S31 of a young job", s38, 5, "livelock"),
+        verdicts=("WAITING", "HUNG"),
+        high_confidence=False,
+        weather={"no_cards": True},
+    ),
+    _life(
+        "S39", "a rank of a young job without cards makes tokens, scores or an index", s39, weather={"no_cards": True}
+    ),
+    replace(
+        _hang("S40", "S38 without lines of a log", s40, 9, "livelock"),
+        verdicts=("WAITING", "HUNG"),
+        high_confidence=False,
+        weather={"no_cards": True},
+    ),
+    _life("S41", "S39 without lines of a log, from its first seconds on", s41, weather={"no_cards": True}),
     replace(_hang("S24", "S7 on several CPUs", s24, 23, "livelock"), verdicts=("HUNG",), high_confidence=False),
     _hang("S27", "MindSpore: a rank in a lock or asleep, its peers in a collective", s27, 4, "spin"),
     replace(

@@ -60,6 +60,7 @@ def _raw(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(_raw())
 @settings(deadline=None, max_examples=400)
+@pytest.mark.slow
 def test_any_configuration_is_taken_or_refused_with_one_sentence(raw: dict[str, Any]) -> None:
     try:
         made = loading.parse(raw)

@@ -268,7 +268,8 @@ class Attached:
             self.left = json.loads(frame.data)
 
     def ack(self) -> None:
-        self.send(frames.ACK, self.at[frames.STDOUT], self.at[frames.STDERR])
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # closed behind what is still to be read
+            self.send(frames.ACK, self.at[frames.STDOUT], self.at[frames.STDERR])
 
     def until(self, text: bytes) -> Self:
         """Until this is in the output."""

@@ -11,6 +11,7 @@ from muster.agent import threads
 from muster.agent.host import state_file
 from muster.agent.jobs.cards.leasing import Leasing
 from muster.agent.jobs.entry import Entry
+from muster.probes.calls.heartbeat import until_tick
 from muster.probes.kernel import process
 from muster.supervisors.model.card_identity import CardsNow
 from muster.supervisors.model.lifecycle import Job
@@ -54,7 +55,7 @@ class CardsKept:
                             f"{path}: cannot write it: {explain(error)}; the driver renumbered the cards, and a "
                             "restart of the job would use the old numbers"
                         )
-                await anyio.sleep(LOOK_S)
+                await anyio.sleep(until_tick(LOOK_S))
         finally:
             self._entry.note("cards", "")
 

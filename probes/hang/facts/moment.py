@@ -11,7 +11,7 @@ from muster.probes.hang.facts.proof import StackProof
 from muster.probes.hang.facts.readings import Readings
 from muster.probes.hang.facts.signs import Strength
 from muster.probes.hang.tracks.card_look import CardLook, CardState
-from muster.probes.hang.tracks.card_track import draws_apart
+from muster.probes.hang.tracks.card_track import NEVER, draws_apart
 from muster.probes.hang.tracks.rank_track import RankTrack
 from muster.probes.hang.verdicts import HangKind, HangVerdict
 from muster.probes.kernel.dataclass import dataclass
@@ -103,15 +103,15 @@ class JobMoment(Readings):
 
     @cached_property
     def quiet_since(self) -> float:
-        """The last sign of life but traces of CPU time, which ranks that wait in a collective take, too, and the
-        network of the node, which others use, too."""
+        """The last sign of life but traces of CPU time, which ranks that wait in a collective take, too, and traffic of
+        the node that may be others'."""
         more = (strength for strength in Strength if strength not in (Strength.TRACE, Strength.NETWORK))
-        return max(self.job.begun_at, self.signs.last(*more))
+        return max(self.job.begun_at, self.job.net_own_at, self.signs.last(*more))
 
     @cached_property
     def only_stirs(self) -> bool:
-        """The job has no card, its logs lost their rhythm, and nothing but traces of CPU time, or traffic of the node,
-        is seen since."""
+        """The job has no card, its logs lost their rhythm, and nothing but traces of CPU time, or traffic of the node
+        that may be others', is seen since."""
         return not self.looks and self.lost_rhythm and self.now - self.quiet_since >= self.s.suspect_soon_s
 
     @cached_property
@@ -343,11 +343,15 @@ class JobMoment(Readings):
 
     @cached_property
     def fallen_silent(self) -> list[RankTrack]:
-        """Ranks of which nothing is seen for `suspect_s` (sooner where that is unusual), after signs for at least
-        `established_s`."""
+        """Ranks that gave signs and of which nothing is seen for `suspect_s`; for `suspect_soon_s` where that is
+        unusual, after signs for at least `established_s` or after lines with a rhythm, which was lost."""
         s, living = self.s, [track for track in self.ranks if not self.has_ended(track)]
         quiet = [track for track in living if self.now - track.stirred_at >= self.suspect_after]
-        return [track for track in quiet if track.stirred_at - track.stirs_since >= s.established_s]
+
+        def unusual(track: RankTrack) -> bool:
+            return self.lost_rhythm or track.stirred_at - track.stirs_since >= s.established_s
+
+        return [t for t in quiet if unusual(t) or NEVER < t.stirred_at <= self.now - s.suspect_s]
 
     @cached_property
     def going_on(self) -> list[RankTrack]:
@@ -370,7 +374,7 @@ class JobMoment(Readings):
 
     @cached_property
     def no_io_since(self) -> float:
-        """Since when these are silent, the others do no IO and write no lines, and the node receives nothing."""
+        """Since when these are silent, the others do no IO and write no lines, and nothing is received."""
         return max(self._others_did_io_at, self.signs.last(Strength.NETWORK))
 
     @cached_property

@@ -18,7 +18,7 @@ class Strength(enum.StrEnum):
 
     CARD = "card"  # a card works
     STRONG = "strong"  # a process does so much IO that it is alive beyond doubt
-    NETWORK = "network"  # the node receives: IO of no process
+    NETWORK = "network"  # the job receives, or the node: IO of no process
     BUSY = "busy"  # a process computes on the CPU: work, or a loop
     WEAK = "weak"  # helpers inside a dead rank do as much
     LOG = "log"  # the log grows: a retry loop logs, too

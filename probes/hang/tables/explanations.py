@@ -286,7 +286,7 @@ EXPLANATIONS: tuple[ExplanationRow, ...] = (
         when=lambda m: m.unseen if m.looks else not m.stopped_together,
         scenario="U16",
         limit="weak_s",
-        reason="weak_s: the utilization of a card is unknown",
+        reason="weak_s: no card shows whether the job works",
         at_most=0.4,
     ),
     ExplanationRow(

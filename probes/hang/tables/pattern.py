@@ -67,7 +67,8 @@ def since_limit(m: JobMoment) -> float:
 def sleep_clears(m: JobMoment) -> tuple[str, ...]:
     """What ends the sleep of processes whose cards idle."""
     cpu = f"{m.s.cpu_busy_s:g} s of CPU a minute"
-    return "IO of a rank above its floor", "a card's utilization that changes", cpu
+    card = ("a card's utilization that changes",) if m.looks else ()
+    return ("IO of a rank above its floor", *card, cpu)
 
 
 def with_cards(text: str, of_cards: str) -> Callable[[JobMoment], str]:

@@ -263,8 +263,8 @@ PATTERNS: tuple[PatternRow, ...] = (
     PatternRow(
         "rank is waited for, no cards",
         None,
-        words="the job has no card; some ranks fell silent (suspect_s, or suspect_soon_s "
-        "where that is unusual) after established_s of signs, others go on",
+        words="the job has no card; some ranks fell silent (suspect_s; suspect_soon_s where that is unusual: after "
+        "established_s of signs, or once the logs lost their rhythm (cadence_factor)), others go on",
         when=lambda m: m.waited_for,
         verdict=HangVerdict.WAITING,
         scenario="P20",
@@ -278,12 +278,14 @@ PATTERNS: tuple[PatternRow, ...] = (
         "only traces, no cards",
         None,
         words="the job has no card, its logs lost their rhythm (cadence_factor), and for suspect_soon_s nothing but "
-        "traces of CPU time was seen, which ranks that wait in a collective take, too, or traffic of the node",
+        "traces of CPU time was seen, which ranks that wait in a collective take, too, or traffic of the node that may "
+        "be others'",
         when=lambda m: m.only_stirs and m.silent < m.suspect_after,
         verdict=HangVerdict.SUSPECT,
         scenario="S22",
         kind=HangKind.DEADLOCK,
-        rule="logs: they lost their rhythm, and nothing but traces of CPU time, or traffic of the node, is seen",
+        rule="logs: they lost their rhythm, and nothing but traces of CPU time, or traffic of the node that may be "
+        "others', is seen",
         since=lambda m: m.quiet_since,
         sure=0.5,
         clears=lambda m: ("lines of a log", "IO of a rank above its floor", f"{m.s.cpu_idle_s:g} s of CPU a minute"),

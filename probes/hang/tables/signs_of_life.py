@@ -67,7 +67,8 @@ EVIDENCE: tuple[EvidenceRow, ...] = (
     EvidenceRow(
         "network",
         Strength.NETWORK,
-        "the node receives net_floor_bytes a minute",
+        "the job moves net_floor_bytes a minute over the network, or the node does where muster does not know whose "
+        "traffic it is",
         lambda job: [(NODE, job.net_at)],
         _may_receive,
         "if a card idles or reports no utilization, or the job has no card",

@@ -44,6 +44,8 @@ class JobState(msgspec.Struct):
     net_seen_at: float = NEVER
     #: A counter that falls is that of another node, or was set back: not to be trusted for a while.
     net_fell_at: float = NEVER
+    #: Traffic that is the job's own beyond doubt.
+    net_own_at: float = NEVER
     #: End of the last burst of writes; bytes a second that the job usually writes.
     burst_at: float = NEVER
     write_usual: float = 0.0
@@ -94,7 +96,9 @@ class JobState(msgspec.Struct):
         for card in record.cards or ():
             self._card(card).take(card, self.now, s)
         why = self._take_procs(record, first, s)
-        self._take_net(record.net_bytes, s)
+        self._take_net(record.net_bytes, record.job_net_rate, s)
+        if (record.job_net_least or 0.0) * s.period_s >= s.net_floor_bytes:
+            self.net_own_at = self.now - self.usual_s / 2
         self._saves(s)
         for stack in record.stacks:
             if (at := self._at(stack.t, record.t, s)) is not None:
@@ -159,12 +163,16 @@ class JobState(msgspec.Struct):
             self.host_at = max(self.host_at, track.strong_at, track.busy_at)
         return why
 
-    def _take_net(self, count: float | None, s: HangSettings) -> None:
-        if count is None:
-            return
+    def _take_net(self, count: float | None, own_rate: float | None, s: HangSettings) -> None:
+        """`count`: of the node; `own_rate`: of the job, which counts where it is known: others use the network, too."""
         before, at = self.net_bytes, self.net_seen_at
-        self.net_bytes, self.net_seen_at = count, self.now
-        if before is None or self.now <= at:
+        if count is not None:
+            self.net_bytes, self.net_seen_at = count, self.now
+        if own_rate is not None:
+            if own_rate * s.period_s >= s.net_floor_bytes:
+                self.net_at = self.now - self.usual_s / 2
+            return
+        if count is None or before is None or self.now <= at:
             return
         if count < before:
             self.net_fell_at = self.now

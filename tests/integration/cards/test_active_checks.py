@@ -128,6 +128,7 @@ def test_a_link_that_is_slower_than_the_others(check, cards):
     assert "peer_gb_s 300 is below" in found["peers", 3]["reason"]
 
 
+@pytest.mark.slow
 def test_cards_slower_than_they_were(check):
     for _ in range(3):
         assert not codes(check("transfer_gb_s 60"))
@@ -258,6 +259,7 @@ def test_a_host_without_cards(tmp_path):
     assert "there are no cards to test" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_daemon_gives_no_job_a_card_that_failed(check, cards, make_daemon):
     daemon = make_daemon("[health]\n", cards.env)
     check.root = daemon.folder
@@ -355,6 +357,7 @@ def test_a_sum_over_all_cards(check, python, tmp_path):
         ("answer allreduce4_gb_s 5 400", "ACTIVE_WRONG_RESULT", "5 results of the allreduce test are wrong", 60),
     ],
 )
+@pytest.mark.slow
 def test_a_sum_that_does_not_come_out(check, python, tmp_path, script, code, words, deadline):
     found = of_all(check(settings=python(script) + f"deadline_s = {deadline}\n"))
     assert {(told, words in reason) for told, reason in found.values()} == {(code, True)}, found

@@ -58,6 +58,7 @@ def came_out(told):
     return {step: status for step, status, _ in told if status not in ("begun", "waiting")}
 
 
+@pytest.mark.slow
 def test_a_sick_card_comes_back(make_daemon, cards):
     daemon = make_daemon(CONFIG, cards.env)
     eventually(lambda: len(node(daemon).cards) == 4)

@@ -108,6 +108,7 @@ def test_a_card_that_hangs_is_taken_last_and_the_job_says_why(make_daemon: Calla
     assert "no better one" in daemon.cli("status", last.job_id).stdout
 
 
+@pytest.mark.slow
 def test_a_job_gets_all_cards_however_many_they_are(make_daemon: Callable[..., Daemon], cards: FakeCards):
     cards[5].become(MODELS["NVIDIA H200"])
     daemon = make_daemon(CONFIG, cards.env)

@@ -366,6 +366,7 @@ async def test_the_whole_ends_at_its_deadline(start: Start, tmp_path: Path):
     assert not any(alive(pid) for pid in starts(tmp_path))
 
 
+@pytest.mark.slow
 async def test_a_process_whose_files_hang_holds_nobody_up(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

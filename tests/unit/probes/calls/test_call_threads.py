@@ -163,6 +163,7 @@ def test_a_call_that_hangs_outlives_the_loop_and_harms_nobody():
     eventually(lambda: crew.threads == 0)
 
 
+@pytest.mark.slow
 async def test_a_call_may_ask_for_others_of_which_one_hangs(crew):
     """It is given the answers that there are in time; the one that hangs is asked nothing more until it is through."""
     gate, asked, began = Gate(), [], []

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from muster.probes.calls import heartbeat
-from muster.probes.calls.heartbeat import Beat
+from muster.probes.calls.heartbeat import Beat, until_tick
 
 
 class Over(Exception):
@@ -151,3 +151,10 @@ async def test_a_beat_that_sleeps_is_woken():
                 await changed.wait()
             tasks.cancel_scope.cancel()
     assert looks == 3
+
+
+@pytest.mark.parametrize(("now", "left"), [(100.0, 0.5), (100.25, 0.25), (100.375, 0.125), (100.4375, 0.5625)])
+def test_tasks_that_wait_for_a_tick_wake_up_together(monkeypatch: pytest.MonkeyPatch, now: float, left: float):
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: now))
+    assert until_tick(0.5) == left
+    assert (now + until_tick(0.5)) % 0.5 == 0.0

@@ -422,6 +422,7 @@ async def test_a_short_deadline_gives_up_without_a_verdict(make, backend):
     gate.set()
 
 
+@pytest.mark.slow
 async def test_all_cards_hang(make):
     backend = Cards(64)
     driver = make(backend)

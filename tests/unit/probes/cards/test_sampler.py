@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from muster.probes.cards import sampler
 from muster.probes.cards.accelerator import NVIDIA, Card, Holder, Reading
 from muster.probes.cards.driver import Driver, Seen, View, What
 from muster.probes.cards.sampler import ProcessLook, Sampler, SamplerSettings
+from muster.probes.kernel.job_traffic import JobTraffic, Traffic
 from muster.probes.kernel.trees import JobRoots, ProcessRole, RootProcess
 from tests.unit.proc_folder import ProcFolder
 from tests.unit.waiting import until
@@ -40,6 +41,7 @@ class Watch:
 
     def __init__(self, folder: Path, rates: SamplerSettings) -> None:
         self.rates = rates
+        self.idle_percent = 5.0
         self.driver = FakeDriver()
         self.views: list[View] = []
         self.looks: list[ProcessLook] = []
@@ -47,6 +49,7 @@ class Watch:
             lambda: self.rates,
             cast("Driver", self.driver),
             lambda: [ROOTS],
+            idle_percent=lambda job_id: self.idle_percent,
             on_readings=self.views.append,
             on_look=self.looks.append,
             proc=folder,
@@ -92,6 +95,26 @@ async def test_all_kinds_are_read_and_told(proc: ProcFolder):
     assert look.node.net_bytes == 117
     assert watch.looks[1].up > look.up
     assert watch.sampler.trouble == ""
+
+
+async def test_the_traffic_of_a_job_with_cards_is_counted_while_one_of_them_is_idle_by_its_own_rule(
+    proc: ProcFolder, monkeypatch: pytest.MonkeyPatch
+):
+    counted: list[list[str]] = []
+
+    def count(self: object, up: float, moved: int | None, jobs: Mapping[str, object]) -> dict[str, Traffic]:
+        counted.append(list(jobs))
+        return {}
+
+    monkeypatch.setattr(JobTraffic, "look", count)
+    watch = Watch(proc.path, FAST)  # its card's utilization is 50 %
+    async with watch.running():
+        await until(lambda: len(watch.views) > 1 and len(watch.looks) > 1)
+        busy = len(counted)
+        await until(lambda: len(counted) > busy + 1)
+        assert counted[busy:] == [[]] * len(counted[busy:])
+        watch.idle_percent = 50.0
+        await until(lambda: ["job"] in counted)
 
 
 async def test_turned_off_it_reads_nothing_and_turned_on_it_goes_on(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch):

@@ -102,6 +102,7 @@ async def test_what_is_asked_for_reaches_each_check(tmp_path):
     assert (gpu_check.code, gpu_check.threshold) == (Code.CARDS_NONE_FOUND, "cards >= 2")
 
 
+@pytest.mark.slow
 async def test_a_check_that_is_cut_short_says_how_long_it_had(tmp_path):
     """Cards have a deadline of their own, a little before that of all, so that they can say which card hangs.
 

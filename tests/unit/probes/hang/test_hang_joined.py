@@ -239,3 +239,14 @@ def test_that_all_ranks_are_here_is_no_guess() -> None:
 
     silent = [{name: value for name, value in line.items() if name != "nodes"} for line in lines]
     assert hung_at(silent) - hung_at(lines) >= (1 - settings.spin_ratio) * settings.hung_s / 2
+
+
+def test_what_a_job_itself_moves_counts_where_a_node_knows_it():
+    nodes = [
+        [line(t, 0, net_bytes=10**12 + t * 900, job_net_rate=100.0) for t in range(0, 300, 15)],
+        [line(t + 1, 1, net_bytes=5 + t * 300) for t in range(0, 300, 15)],
+    ]
+    counts = [record.net_bytes for record in joined(nodes)]
+    assert [round((b or 0) - (a or 0)) for a, b in itertools.pairwise(counts)] == [15 * 300] * 19
+    alone = [record.net_bytes for record in joined(nodes[:1])]
+    assert [round((b or 0) - (a or 0)) for a, b in itertools.pairwise(alone)] == [15 * 100] * 19

@@ -546,6 +546,14 @@ def test_a_job_without_cards_is_reported_with_low_confidence() -> None:
     assert 20 <= (changes[-1].t - lines[119]["t"]) / 60 <= 20.5
 
 
+def test_the_evidence_of_a_job_without_cards_does_not_speak_of_their_utilization() -> None:
+    node = Node(1)
+    changes = without_cards([*node.steps(30, {"cpu": 1.0, "read": 10**6}), *node.steps(25, SLEEP)])
+    evidence = changes[-1].evidence
+    assert evidence["limit"] == "weak_s: no card shows whether the job works"
+    assert evidence["would_clear"] == ["IO of a rank above its floor", "30 s of CPU a minute"]
+
+
 def test_ranks_without_cards_that_fall_silent_together_after_steady_work_are_hung_sooner() -> None:
     node = Node(3)
     steady = {"cpu": 0.01, "log": 40}
@@ -823,6 +831,7 @@ def test_no_reading_breaks_it(lines: list[Line]) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from([s.name for s in SCENARIOS]), st.integers(0, 50), st.booleans(), st.floats(0.05, 0.95))
+@pytest.mark.slow
 def test_a_stored_detector_goes_on_as_if_nothing_had_been(name: str, seed: int, harsh: bool, share: float) -> None:
     _, lines = trace(BY_NAME[name], seed, harsh=harsh)
     whole, first = Detector(), Detector()
@@ -836,6 +845,7 @@ def test_a_stored_detector_goes_on_as_if_nothing_had_been(name: str, seed: int, 
 
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from([s.name for s in SCENARIOS]), st.integers(0, 50), st.integers())
+@pytest.mark.slow
 def test_the_order_within_a_record_says_nothing(name: str, seed: int, shuffle: int) -> None:
     _, lines = trace(BY_NAME[name], seed)
     rng = random.Random(shuffle)

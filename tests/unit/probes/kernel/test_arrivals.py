@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.probes.kernel.arrivals import FULL_EACH, MOST_TRIED, Arrivals
-from muster.probes.kernel.procfs import Procfs
+from muster.probes.kernel.procfs import FULL_EACH, MOST_TRIED, Arrivals, Procfs
 from tests.unit.proc_folder import ProcFolder
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from muster.probes.kernel import process
 from muster.probes.kernel.process import final_status
+from muster.probes.kernel.procfs import Procfs
 from tests.unit.supervision import in_own_process, until, wait_ended
 
 EXIT_7 = 7 << 8
@@ -329,6 +330,24 @@ def test_a_process_lives_while_any_of_its_threads_does():
         os.close(pidfd)
         child.wait()
         child.stdin = None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to trace")
+def test_threads_that_a_debugger_keeps_do_not_live():
+    script = "import threading; threading.Thread(target=threading.Event().wait).start(); print(flush=True)"
+    with running(sys.executable, "-c", script) as child:
+        _line(child.stdout)
+        start = start_of(child.pid)
+        with running(sys.executable, "-m", "tests.tracer", str(child.pid)) as tracer:
+            assert _line(tracer.stdout) == b"attached\n"
+            assert stat_of(child.pid).threads == 2
+            child.kill()
+            until(lambda: stat_of(child.pid).ended, "the end of all threads")
+            with contextlib.closing(Procfs()) as procfs:
+                seen = procfs.stat(child.pid)
+            assert seen is not None and seen.ended
+            assert final_status(child.pid, start, None) == signal.SIGKILL
+            assert os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 # --- what it used -----------------------------------------------------------------------------------------------------

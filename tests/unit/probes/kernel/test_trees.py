@@ -7,8 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.probes.kernel.arrivals import FULL_EACH
-from muster.probes.kernel.procfs import Procfs
+from muster.probes.kernel.procfs import FULL_EACH, Procfs
 from muster.probes.kernel.trees import Forest, JobRoots, ProcessRole, RootProcess
 from tests.unit.proc_folder import ProcFolder
 
@@ -312,6 +311,7 @@ def test_a_circle_of_parents_ends(proc: ProcFolder, forest: Forest):
     assert roles(forest) == RANKS
 
 
+@pytest.mark.slow
 def test_a_long_line_of_parents(proc: ProcFolder, forest: Forest):
     parent = 100
     for pid in range(10_000, 13_000):
