@@ -272,7 +272,7 @@ class Root:
 
     @property
     def rehearsal(self) -> Path:
-        """The folder in which a supervisor of this code rehearses a job; see supervisors/nursery/rehearsal.py."""
+        """Where nursery and supervisors of this code rehearse a job; see supervisors/nursery/rehearsal.py."""
         return self.run / f"{self.nursery_name}.rehearsal"
 
     @property

@@ -80,10 +80,12 @@ class Ends:
 
         `before` is called once it is known which of them have ended, and before one is judged: it learns of what may
         have ended them. Who ends meanwhile is left for the next time. `look`: at all of them, also where no event has
-        told yet. Returns their numbers. Raises OSError where /proc cannot be read, and what `before` raises.
+        told yet, or none ever does: the kernel tells of no end while a debugger keeps threads that have ended. Returns
+        their numbers. Raises OSError where /proc cannot be read, and what `before` raises.
         """
         if look:
             self._note()
+            self._note_kept()
         if self._readable:
             before()
         self._readable = [n for n in dict.fromkeys(self._readable) if self._rank(n).outcome is None]
@@ -166,6 +168,16 @@ class Ends:
         while self._numbers and (ready := self._ending.poll(0, len(self._numbers))):
             for pidfd, _ in ready:
                 self._ending.unregister(pidfd)  # it stays ready, and has said all that it will
+                self._readable.append(self._numbers.pop(pidfd))
+
+    def _note_kept(self) -> None:
+        """Who has ended and is kept by a debugger."""
+        for pidfd, number in list(self._numbers.items()):
+            rank = self._rank(number)
+            stat = process.read_stat(rank.pid)
+            ended = stat is not None and stat.start == rank.start and stat.ended
+            if ended and not process.wait_ended(pidfd, 0):  # else the kernel tells it next time, in the right order
+                self._ending.unregister(pidfd)
                 self._readable.append(self._numbers.pop(pidfd))
 
     def _status(self, rank: Rank) -> int | None:
@@ -268,10 +280,11 @@ class Ends:
         used = []
         for rank in ranks:
             try:
-                _, _, resources = os.wait4(rank.pid, os.WNOHANG)
+                pid, _, resources = os.wait4(rank.pid, os.WNOHANG)
             except ChildProcessError:
                 self._link.tell("reap", pid=rank.pid)
-            else:
+                continue
+            if pid:  # else a debugger keeps it
                 used.append({"kind": Kind.USAGE, "rank": rank.rank, "max_rss": resources.ru_maxrss * 1024})
         if used:
             with contextlib.suppress(OSError):

@@ -183,6 +183,9 @@ class Escalation:
         left = contained.kill()
         if (needed or left) and not job.killed:
             self._record("SIGKILL", len(left))
+        elif needed and not left:
+            with contextlib.suppress(OSError):
+                self.note_ends()
         self._remains.look()
 
     def give_up(self) -> None:

@@ -2,6 +2,7 @@
 command that owns the job; systemd, which stops its scope; its time limit; a failed rank; service ranks with no rank
 left to serve; processes that outlive their ranks."""
 
+import contextlib
 import signal
 
 from muster.probes.kernel import endings, process
@@ -70,7 +71,11 @@ class StopCauses:
 
     def _on_hung(self, message: Message, _: ControlClient) -> Message:
         """The daemon finds that the ranks do not get on: `ranks` are to blame (none: all), `again` after a restart."""
+        with contextlib.suppress(OSError):
+            self._look_first()
         job = self._context.job
+        if not _some_run(job):
+            return {"ok": False, "error": f"all ranks of attempt {job.attempt} have ended"}
         if job.state is not State.RUNNING or job.stop is not None or message.get("attempt") != job.attempt:
             return {"ok": False, "error": f"attempt {job.attempt} of the job is {job.state}"}
         named = message.get("ranks")
@@ -110,14 +115,18 @@ class StopCauses:
 
     def _out_of_time(self) -> None:
         """Raises OSError where it cannot be known now who has ended."""
-        # We may be late ourselves: who ended in time is not out of time, and a failure came before.
+        self._look_first()
+        if self._context.job.stop is None and _some_run(self._context.job):
+            reason = f"{self._context.spec.max_runtime:g} s have passed"
+            self._escalation.begin(StopCause.MAX_RUNTIME, "max_runtime", reason)
+
+    def _look_first(self) -> None:
+        """We may be late ourselves: who ended in time is not out of time, and a failure came before. Raises OSError
+        where it cannot be known now who has ended."""
         self._escalation.note_ends()
         self.of_services()
         self.of_ranks()
         self._escalation.take_order()
-        if self._context.job.stop is None and _some_run(self._context.job):
-            reason = f"{self._context.spec.max_runtime:g} s have passed"
-            self._escalation.begin(StopCause.MAX_RUNTIME, "max_runtime", reason)
 
     def forget_time(self) -> None:
         """The attempt is over."""

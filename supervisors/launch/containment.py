@@ -66,7 +66,7 @@ class Containment:
         if populated:
             return False
         if not self._adopted and not kept:
-            return not self._has_children()
+            return not self._has_children() or (self._all_children_kept() and not self.members())
         if populated is not None:
             return not self._living_children()
         before = process.last_pid()
@@ -201,6 +201,20 @@ class Containment:
         except ChildProcessError:
             return False
         return True
+
+    @staticmethod
+    def _all_children_kept() -> bool:
+        """Whether all our children have ended and none can be waited for: debuggers keep them. False where the kernel
+        does not list them (CONFIG_PROC_CHILDREN)."""
+        try:
+            if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return False
+            pids = process.read_file(f"/proc/self/task/{os.getpid()}/children").split()
+        except OSError as error:
+            _raise_if_full(error)
+            return False
+        stats = [process.read_stat(int(pid)) for pid in pids]
+        return bool(stats) and all(stat is not None and stat.ended for stat in stats)
 
 
 def _raise_if_full(error: OSError) -> None:

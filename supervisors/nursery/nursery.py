@@ -27,6 +27,7 @@ from muster.probes.kernel import dataclass, process
 from muster.probes.kernel.process import FULL
 from muster.supervisors.job import supervisor
 from muster.supervisors.launch.creation.program_start import PROGRAM
+from muster.supervisors.nursery.rehearsal import rehearse
 from muster.supervisors.nursery.retired import Retired
 from muster.supervisors.nursery.supervised_job import say
 from muster.supervisors.nursery.supervised_jobs import SupervisedJobs
@@ -41,6 +42,8 @@ from muster.supervisors.wire.messages import Message
 
 #: Without jobs and without a daemon for so long, the nursery ends; behind the end of its owner, at once.
 IDLE_S = 5.0
+#: Jobs that the nursery rehearses itself: Python specializes code that has run eight times.
+_REHEARSALS = 4
 #: So many strings are made at most to have Python's table of them grow.
 _MOST_NAMES = 12_000
 #: Descriptors in reserve: a client and two supervisors at the limit.
@@ -213,10 +216,14 @@ def main() -> int:
     os.write(write, b"ok")
     os.close(write)
     malloc.return_buffers()
-    nursery = Nursery(root, listener, at, held, owned)
     process.boot_id()
-    # Every supervisor shares the present objects: they are complete, and the collector does not touch and so copy them.
     dataclass.compile_all()
+    # An owned nursery has one job, and a command that would wait 30 ms longer. Another user's name may come from a
+    # directory that does not answer: that must not keep a nursery from its jobs.
+    if not owned and os.geteuid() == 0:
+        _rehearse(root)
+    nursery = Nursery(root, listener, at, held, owned)
+    # Every supervisor shares the present objects: they are complete, and the collector does not touch and so copy them.
     _make_room_for_names()
     gc.collect()
     malloc.trim()
@@ -235,6 +242,15 @@ def _arguments(words: list[str]) -> dict[str, str]:
         name, equals, value = word.removeprefix("--").partition("=")
         found[name] = value if equals or name == "owned" else next(rest)
     return found
+
+
+def _rehearse(root: Root) -> None:
+    """Has supervisors share what the first uses of code leave: specialized bytecode, entries of Python's caches. Each
+    would write the same to pages of its own, 0.4 MB. It comes before the Nursery, because a rehearsal ends without a
+    wakeup descriptor. The supervisor that waits reports a failure (standby.py): it cannot rehearse, either."""
+    for _ in range(_REHEARSALS):
+        if rehearse(root.rehearsal):
+            return
 
 
 def _make_room_for_names() -> None:

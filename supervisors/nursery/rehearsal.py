@@ -4,7 +4,7 @@ A supervisor shares the nursery's memory. Each page that it writes to is copied 
 page of whatever it uses, since it counts references: its start would wait for all of them.
 The first use of code is also the slowest. So the supervisor that waits works through a job in a folder that it removes:
 one that is stopped before its ranks are made, and the files, messages and records of a start. It executes nothing,
-creates no process, and enters no cgroup.
+creates no process, and enters no cgroup. The nursery does so, too, before it forks the first one (nursery.py).
 """
 
 import contextlib

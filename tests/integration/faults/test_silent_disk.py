@@ -54,7 +54,7 @@ def test_looks_and_stops_work_and_nothing_is_lost(name: str, short_tmp: Path) ->
 def _silence(daemon: Daemon, serves: "subprocess.Popen[bytes]", what: str) -> None:
     daemon.start()
     daemon.run("sleep", "600", job_id="a", ranks=2)
-    ranks = [rank.pid for rank in daemon.until_running("a").ranks]
+    ranks = executed(daemon, "a")
     serves.send_signal(signal.SIGSTOP)
     stopped = daemon.cli("stop", "a", "--grace", "1s")
     assert stopped.returncode == 0, stopped.stderr
@@ -86,7 +86,7 @@ def test_the_disk_of_the_records(short_tmp: Path) -> None:
             daemon.run("true", job_id="ended")
             daemon.wait("ended")
             daemon.run("sleep", "600", job_id="a", ranks=2)
-            ranks = [rank.pid for rank in daemon.until_running("a").ranks]
+            ranks = executed(daemon, "a")
             serves.send_signal(signal.SIGSTOP)
             given_up = job_pb2.StartRequest(spec=job_pb2.JobSpec(job_id="given-up", command=["true"], ranks=1))
             waits = daemon.jobs.Start.future(given_up, timeout=90)
@@ -112,6 +112,14 @@ def test_the_disk_of_the_records(short_tmp: Path) -> None:
         finally:
             serves.send_signal(signal.SIGCONT)
             daemon.close()
+
+
+def executed(daemon: Daemon, job_id: str) -> list[int]:
+    """The ranks of a job of `sleep`, once they have executed it. Who has not still has its supervisor's descriptors,
+    and closes them as it exits: for that the kernel waits for the disk, and no signal ends the wait."""
+    ranks = [rank.pid for rank in daemon.until_running(job_id).ranks]
+    eventually(lambda: {Path(f"/proc/{pid}/comm").read_text() for pid in ranks} == {"sleep\n"})
+    return ranks
 
 
 def state(pid: int) -> str:

@@ -58,6 +58,7 @@ def test_a_burst_does_not_wait_for_another(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.slow
 def test_one_that_is_killed_or_stopped_is_passed_over(daemon: Daemon, number: int) -> None:
     lost = eventually(lambda: standby(daemon))
     os.kill(lost, number)
@@ -159,6 +160,7 @@ def test_a_program_that_hangs_while_it_creates_the_ranks_delays_no_stop(daemon: 
     assert found and "did not end within" not in daemon.root.nursery_log.read_text()
 
 
+@pytest.mark.slow
 def test_it_leaves_with_the_nursery(daemon: Daemon) -> None:
     waits, nursery = eventually(lambda: standby(daemon)), daemon.nursery_pid()
     os.kill(nursery, signal.SIGKILL)

@@ -1,6 +1,5 @@
 """Boot modes with real launchers and a real daemon; several nodes are several daemons on this machine."""
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -19,6 +18,7 @@ import pytest
 from muster.v1 import job_pb2
 from tests import mpi_rank, sshd
 from tests.conftest import BIN, Daemon, alive, eventually
+from tests.integration import cable
 from tests.ports import claim, free_port
 
 pytestmark = pytest.mark.timeout(300)
@@ -527,28 +527,8 @@ CABLED = ("10.98.77.1", "10.98.77.2")
 @pytest.fixture
 def cabled(make_daemon: Callable[..., Daemon]) -> Iterator[list[Daemon]]:
     """A daemon in each namespace. msrun asks `ip` whether the master's address is the node's own."""
-    if os.geteuid() or shutil.which("ip") is None:
-        pytest.skip("needs root and ip: apt install iproute2")
-    names = [f"muster-{os.getpid()}-{i}" for i in range(2)]
-
-    def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True, timeout=60)
-
-    with contextlib.ExitStack() as made:
-        for name in names:
-            ip("netns", "add", name)
-            made.callback(ip, "netns", "del", name)
-        ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
-        nodes = [make_daemon() for _ in names]
-        for name, address, node in zip(names, CABLED, nodes, strict=True):
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", "cable")
-            for device in ("lo", "cable"):
-                ip("-n", name, "link", "set", device, "up")
-            node.kill()
-            os.kill(node.nursery_pid(), signal.SIGKILL)
-            node.musterd = ("ip", "netns", "exec", name, *node.musterd)
-            node.restart()
-        yield nodes
+    with cable.joined(CABLED) as names:
+        yield [make_daemon(by=("ip", "netns", "exec", name)) for name in names]
 
 
 @pytest.mark.system

@@ -288,6 +288,7 @@ def test_the_example(container: Path, node: str, ranks: list[str]) -> None:
     assert len(list(mount.rglob("model.json"))) == len(ranks)
 
 
+@pytest.mark.slow
 def test_what_lies_beside_the_boot_file_is_used(container: Path) -> None:
     """ma-pre-start.sh changes the environment of the ranks, pip-requirements.txt is installed before; both by name."""
     complete(container)
@@ -314,6 +315,7 @@ def test_what_lies_beside_the_boot_file_is_used(container: Path) -> None:
     assert f"{code}/ma-pre-start.sh" in said and f"{code}/pip-requirements.txt" in said and "Set ENV" in said
 
 
+@pytest.mark.slow
 def test_what_lies_beside_the_boot_file_may_be_left_alone(container: Path) -> None:
     complete(container)
     code = container / "demo-code"

@@ -284,6 +284,7 @@ def check_config(daemon: Daemon) -> "subprocess.CompletedProcess[str]":
 
 
 @can_mount
+@pytest.mark.slow
 def test_settings_that_jobs_would_trip_over_are_no_good_configuration(make_daemon: Callable[..., Daemon]) -> None:
     daemon = make_daemon('[hardening]\nprivate_tmp = true\nread_only = ["/tmp", "/no/such"]\n')
     let_through(daemon.folder)

@@ -187,6 +187,7 @@ def test_one_node_that_fails_ends_the_other_with_its_checkpoint(two_nodes: Clust
 SCRIPTS = Path(__file__).parents[3] / "examples/slurm"
 
 
+@pytest.mark.slow
 def test_the_health_check_drains_what_is_not_fit_and_returns_only_what_it_drained(
     cluster: Cluster, make_daemon: Callable[..., Daemon], tmp_path: Path
 ) -> None:

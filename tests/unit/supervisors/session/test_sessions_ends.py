@@ -195,6 +195,7 @@ def test_a_dead_supervisor_loses_its_sessions_and_its_successor_ends_them(start,
     assert (ended.warnings, ended.stop, ended.takeovers) == ([], None, 1)
 
 
+@pytest.mark.slow
 def test_what_survives_the_successors_word_is_killed_behind_the_grace(start, tmp_path):
     job = start(*waiting(tmp_path))
     session = job.exec("sh", "-c", "trap '' HUP TERM; setsid -f sleep 600; echo ready; while :; do sleep 0.1; done")

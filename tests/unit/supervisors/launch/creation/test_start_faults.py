@@ -699,6 +699,7 @@ def test_a_process_that_waits_has_next_to_no_memory_of_its_own(program, tmp_path
     assert len(dirty) == 1 and dirty[0] < 128, "KiB"
 
 
+@pytest.mark.slow
 def test_many_at_once(way, tmp_path):
     """More than a page of pids; all are let go by one write."""
     seen = in_own_process(lambda: started(tmp_path, specs_in(tmp_path, 300, "true")))
