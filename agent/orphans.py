@@ -61,7 +61,9 @@ async def reap(registry: "Registry") -> None:
     """Reaps orphans of the daemon until cancelled."""
     import anyio
 
+    from muster.probes.calls.heartbeat import until_tick
+
     orphans = Orphans(lambda: {pid for entry in registry.live() for pid in _unrecorded(entry.job)})
     while True:
-        await anyio.sleep(LOOK_S)
+        await anyio.sleep(until_tick(LOOK_S))
         orphans.look()

@@ -256,6 +256,7 @@ def _wanted(facts: Facts, root: Root) -> list[Wanted]:
     own = {rank.rank for rank in facts.failed}
     others = [rank for rank in ran if rank.rank not in own]
     chosen = [rank for rank in facts.failed if rank.pid and rank.outcome is not Outcome.NOT_STARTED][:MAX_FAILED]
+    workers = _workers(facts.entry)
     most = [log_signs.TAIL] * len(chosen) + [log_signs.SHORT_TAIL] * min(len(others), MAX_OTHERS)
     return [
         Wanted(
@@ -266,9 +267,17 @@ def _wanted(facts: Facts, root: Root) -> list[Wanted]:
             size,
             _place(root, facts.entry, rank) if rank in chosen else None,
             rank.pid,
+            workers,
         )
         for rank, size in zip(chosen + others[:MAX_OTHERS], most, strict=True)
     ]
+
+
+def _workers(entry: Entry) -> dict[int, int]:
+    """Ranks that a launcher made, by process: those that looks have found, or that is in the explanation."""
+    told = entry.explained.worker if entry.explained is not None else None
+    kept = {told.pid: told.rank} if told is not None and told.pid and told.rank is not None else {}
+    return kept | entry.workers
 
 
 #: How a command names the folder of its workers' logs: torchrun, msrun.

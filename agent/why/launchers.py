@@ -7,7 +7,8 @@ pattern has a bounded worst case.
 
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from muster.probes.kernel import endings
@@ -75,6 +76,15 @@ class LauncherReport:
     def first(self) -> WorkerFailure:
         """The worker that failed first."""
         return self.workers[0]
+
+    def naming(self, ranks: Mapping[int, int]) -> "LauncherReport":
+        """With the rank of each worker of which the launcher tells only the process; `ranks`: by process."""
+
+        def named(one: WorkerFailure) -> WorkerFailure:
+            rank = ranks.get(one.pid) if one.rank is None and one.pid else None
+            return one if rank is None else replace(one, rank=rank)
+
+        return replace(self, workers=tuple(named(one) for one in self.workers))
 
 
 def read(text: bytes) -> LauncherReport | None:

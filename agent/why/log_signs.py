@@ -33,25 +33,33 @@ _ECHOES = frozenset({"elastic-child-failed"})
 PAUSE_S = 2.0
 #: Also behind a progress bar, which ends no line: "0/90 [00:01<?, ?it/s]", then perhaps the prefix of a rank.
 _TRACEBACK = re.compile(
-    rb"(?:^(?:\[[a-z]{1,10} ?[0-9]{1,5}\] ?:? ?)?|\]|\[rank[0-9]{1,5}\]: )Traceback \(most recent call last\):",
+    rb"(?:^(?:\[[a-z]{1,10} ?[0-9]{1,5}\] ?:? ?|\[[0-9,]{1,20}\]<std(?:err|out)>: ?|[A-Za-z0-9._-]{1,80}: |"
+    rb"\([^()\r\n]{1,120}\) |[0-9][0-9T:.Z+-]{9,40} (?:std(?:err|out) [FP] )?)?|\]|\[rank[0-9]{1,5}\]: )"
+    rb"Traceback \(most recent call last\):",
     re.MULTILINE,
 )
-#: The line before a traceback that ended nothing: of an object that is removed, of what runs at the exit.
+#: The line before a traceback that ended nothing: of an object that is removed, of what runs at the exit, of a log that
+#: could not be written.
 _IGNORED = re.compile(
-    rb"^(?:\[[a-z]{1,10} ?[0-9]{1,5}\] ?:? ?)?(?:Exception ignored (?:in|on|while)|Error in atexit\._run_exitfuncs)",
+    rb"^(?:\[[a-z]{1,10} ?[0-9]{1,5}\] ?:? ?)?"
+    rb"(?:Exception ignored (?:in|on|while)|Error in atexit\._run_exitfuncs|--- Logging error ---)",
     re.MULTILINE,
 )
 #: Ends of the lines before a traceback that was raised from another one.
 _CHAINED = (b"another exception occurred:", b"direct cause of the following exception:")
 #: Hits with more than so many bytes, or seconds, between them are unrelated.
 APART_BYTES, APART_S = 16 << 10, 120.0
+#: So many of the last errors of a rank are looked at for whether it went on after them.
+NAMED = 16
+#: A rank that wrote more lines than these after an error of a service went on without it.
+FAR_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which part of which log to search: at most `most` bytes before `end` (None: the end of the file), none of them
     before `begin`. `rank` None: the job's own log. `place`: where the rank, process `pid`, wrote further logs; None:
-    these are not searched."""
+    these are not searched. `workers`: ranks that the rank, a launcher, has made, by process, as far as known."""
 
     rank: int | None
     file: RankLogFile
@@ -60,6 +68,7 @@ class Wanted:
     most: int = TAIL
     place: Place | None = None
     pid: int | None = None
+    workers: Mapping[int, int] = field(default_factory=dict)
 
 
 #: A path in quotes in a line about a file; PyTorch names a file of shared memory `</torch_...>`.
@@ -72,8 +81,9 @@ class Sign:
     """A signature in a log. `at`: when its line was written, in seconds since the epoch; None: unknown. `last`: it
     belongs to the last output; otherwise more output and other signs followed. `file`: its file, if it is not the
     output of the rank. `went_on_at`: when the rank wrote more, over PAUSE_S later; None: it did not, or it is
-    unknown. `before_end`: it stands before the traceback with which the output ends, and before all that this one was
-    raised from. `ignored`: it is part of a traceback that Python reports and goes on from."""
+    unknown. `before_end`: it stands before the traceback with which the output ends, and before all that this one
+    was raised from; `far_before`: with over FAR_LINES lines of other output between them. `ignored`: it is part of
+    a traceback that Python reports and goes on from."""
 
     rank: int | None
     hit: Hit
@@ -82,6 +92,7 @@ class Sign:
     file: str = ""
     went_on_at: float | None = None
     before_end: bool = False
+    far_before: bool = False
     ignored: bool = False
 
     @property
@@ -172,6 +183,7 @@ def search_file(one: Wanted, table: Table, back_until: float = math.inf) -> Sear
     report = launchers.read(data) if one.rank is not None else None
     launched: tuple[Launched, ...] = ()
     if one.rank is not None and report is not None:
+        report = report.naming(one.workers)
         # A traceback in the report is the worker's, and has the time of the report.
         said = "\n".join(report.first.said).encode()
         told = scan(said, table, until=time.monotonic() + SCAN_S).hits
@@ -225,13 +237,20 @@ def _of_output(one: Wanted, stretch: Stretch, hits: Sequence[Hit], *, launched: 
     """The signs in a stretch of a rank's output; `launched`: of a launcher, whose workers write into one output."""
     ignored = _ignored(stretch.data)
     times = _times(one, stretch, [hit.at for hit in hits])
-    signs = [_gone_on(sign, one, stretch) for sign in _signs(one.rank, hits, times)]
+    signs = _signs(one.rank, hits, times)
+    named = [number for number, sign in enumerate(signs) if sign.hit.signature.role == "root"][-NAMED:]
+    signs = [_gone_on(sign, one, stretch, number in named) for number, sign in enumerate(signs)]
     signs = [replace(sign, ignored=any(begin <= sign.hit.at < end for begin, end in ignored)) for sign in signs]
     if launched:
         return signs
     end = _last_traceback(stretch.data, ignored)
     end = max([end, *(sign.hit.at for sign in signs if sign.hit.signature.shows == "end" and not sign.ignored)])
-    return [replace(sign, before_end=sign.hit.at < end) for sign in signs]
+
+    def placed(sign: Sign) -> Sign:
+        far = stretch.data.count(b"\n", sign.hit.at, max(end, sign.hit.at)) > FAR_LINES
+        return replace(sign, before_end=sign.hit.at < end, far_before=far)
+
+    return [placed(sign) for sign in signs]
 
 
 def _further_back(one: Wanted, following: Stretch, table: Table) -> list[Sign]:
@@ -257,9 +276,9 @@ def _times(one: Wanted, stretch: Stretch, places: Sequence[int]) -> list[float |
     return found
 
 
-def _gone_on(sign: Sign, one: Wanted, stretch: Stretch) -> Sign:
-    """Adds when the rank wrote more after an exception: the program may have caught it."""
-    if sign.at is None or sign.hit.signature.shows != "exception":
+def _gone_on(sign: Sign, one: Wanted, stretch: Stretch, is_late: bool) -> Sign:
+    """Adds when the rank wrote more after an exception, or one of its last errors: the program may have handled it."""
+    if sign.at is None or not (is_late or sign.hit.signature.shows == "exception"):
         return sign
     index, place = TimeIndex(one.file.index), stretch.place(sign.hit.at)
     while place < stretch.end:

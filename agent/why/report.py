@@ -11,7 +11,7 @@ from muster.agent.jobs.explained import applied, applied_to_attempt
 from muster.agent.text import plain, span
 from muster.agent.why import around, curves
 from muster.agent.why.around import Happening
-from muster.agent.why.causes import causes_said, past_attempts, probable_cause
+from muster.agent.why.causes import past_attempts, probable_cause, sign_words
 from muster.agent.why.causes.found import CERTAIN, LOW, NONE, Cause
 from muster.agent.why.explained_verdict import explanation
 from muster.agent.why.facts import Facts, gather
@@ -278,7 +278,7 @@ def _reported(cause: Cause, facts: Facts) -> ReportedCause:
         cause.kind,
         cause.signature,
         sign.rank if sign is not None else cause.rank,
-        causes_said.who(sign, facts)[1] if sign is not None else None,
+        sign_words.who(sign, facts)[1] if sign is not None else None,
         shown(plain(sign.hit.line)) if sign is not None else "",
         round(sign.at - facts.zero, 3) if sign is not None and sign.at is not None else None,
         [shown(plain(text)) for text in cause.evidence],

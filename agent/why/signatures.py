@@ -32,22 +32,31 @@ _END_OF_LINE = re.compile(rb"[\r\n]")
 #: The line of a traceback that precedes a line of the program's source.
 _FRAME = re.compile(r'^ {2,}File "[^"]{1,900}", line [0-9]{1,9}, in ')
 #: Lines below the level of an error: NCCL's information, and warnings of PyTorch's C++ code, such as the one about IPv6
-#: that each rendezvous writes.
-_NO_ERROR = re.compile(r" NCCL INFO |^\[W[0-9 ]")
+#: that each rendezvous writes; and what programs go on from: TensorFlow without a library, a login script without
+#: modules, Slurm with another folder, the dynamic linker.
+_NO_ERROR = re.compile(
+    r" NCCL INFO |^\[W[0-9 ]|Could not load dynamic library '|^/etc/[^ ]{1,200}: command not found$|"
+    r"^/etc/[^ ]{1,200}: line [0-9]{1,6}: [^ :]{1,200}: command not found$|: going to /tmp instead|"
+    r"Unable to create TMPDIR \[|cannot be preloaded|^fatal: (?:not a git repository|detected dubious ownership)"
+)
 #: What stands before the text of a line whose level is below that of an error, and how far it may be from the begin.
 _LOW_LEVEL = re.compile(r"(?:^|[\s\[(|:<-])(?:INFO|DEBUG|TRACE|NOTICE)(?:$|[\s\]):|>,])|^[ID][0-9]{4} ")
 _LEVEL_WITHIN = 120
 #: How an item of a list begins, a comment, or a key or value of a file.
 _ITEM = re.compile(
-    r"""\s*(?:#|//|[-*\u2022] |["'`{]|\[["']|[A-Za-z_]{0,40}(?:_errors|patterns|keywords|signatures|messages) ?[:=])"""
+    r"""\s*(?:#(?! A fatal error has been detected)|//|[-*\u2022] |["'`{]|\[["']|"""
+    r"""[A-Za-z_]{0,40}(?:_errors|patterns|keywords|signatures|messages) ?[:=])"""
 )
 _QUOTES = "'\"`"
-#: What reports the text in the quotes behind it: "Cuda failure 'out of memory'", "failed: '...'".
+#: What reports the text in the quotes behind it: "Cuda failure 'out of memory'", "failed: '...'", `assert(x && "...")`.
 _REPORTING = re.compile(
-    r"""(?:error|exception|exc_info|failure|failed|fault|what\(\))["']?(?: [0-9]{1,5})?[ :=(]{1,3}$""", re.IGNORECASE
+    r"""(?:error|exception|exc_info|failure|failed|fault|what\(\))["']?(?: message| [0-9]{1,5})?[ :=(]{1,3}$|&& $|"""
+    r"\bOs \{ code: [0-9]{1,4}, kind: [A-Za-z]{1,40}, message: $|\bdetails = $",
+    re.IGNORECASE,
 )
 _EXCEPTION = re.compile(
     r"[A-Za-z_][A-Za-z0-9_.]{0,80}(?:Error|Exception)\b"
+    r"|[a-z_][A-Za-z0-9_.]{0,80}\.[A-Z][A-Za-z]{1,40}: "
     r"|(?:[A-Za-z0-9_./-]{1,80}: )?(?:[Ff]atal )?(?:[Ee]rror|[Ff]atal): "
 )
 #: An exception's text behind whatever stands before: some programs log tracebacks at the level INFO.
@@ -56,8 +65,12 @@ _RAISED = re.compile(r"(?:^|[\s\])])[A-Za-z_][A-Za-z0-9_.]{0,80}(?:Error|Excepti
 _ERROR_LEVEL = re.compile(r"\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b|level\W{1,5}(?:error|fatal|critical)|^[EF][0-9]{4} ")
 #: How the lines of a traceback begin that the program has drawn into a box (rich).
 _FRAMED = "│╭╰"
-#: Prefixes that launchers write before each line of a rank.
-_PREFIX = re.compile(r"^\[(?:rank|default) ?([0-9]{1,5})\] ?:? ?")
+#: Prefixes that launchers write before each line of a rank: PyTorch and torchrun, Open MPI (--tag-output), Ray, Slurm
+#: (srun -l).
+_PREFIX = re.compile(
+    r"^(?:\[(?:rank|default) ?([0-9]{1,5})\] ?:? ?|\[[0-9]{1,9},([0-9]{1,7})\]<std(?:err|out)>: ?|"
+    r"\([A-Za-z_][^ ()]{0,80}(?: [^ ()]{1,80})? pid=[0-9]{1,9}(?:, ip=[0-9a-f.:]{2,45})?\) |([0-9]{1,7}): )"
+)
 #: A progress bar or a prompt ends no line: a traceback begins behind it, and the prefix with it.
 _RAISING = re.compile(r"\[(?:rank|default) ?([0-9]{1,5})\] ?:? ?Traceback \(")
 
@@ -286,7 +299,8 @@ def _search(
         ):
             raising = _RAISING.search(line) if signature.shows == "exception" else None
             worker = int(raising[1]) if raising else worker_of(line)
-            shown = _exception(text, stop, worker) if signature.shows == "exception" else ""
+            before = line[: line.find(pattern.literal)] if left == start else ""
+            shown = _exception(text, stop, worker, before) if signature.shows == "exception" else ""
             mentioned = signature.shows != "exception" and left == start and _is_mentioned(bare, match.start())
             places[start] = Hit(signature, start, shown or line.strip(), worker, mentioned)
         # The same line again only if it is longer than the part that was searched.
@@ -332,7 +346,8 @@ def unprefixed(line: str) -> str:
 def worker_of(line: str) -> int | None:
     """The worker that a line's prefix names."""
     match = _PREFIX.match(line)
-    return int(match[1]) if match else None
+    number = (match[1] or match[2] or match[3]) if match else None
+    return int(number) if number else None
 
 
 def _is_source(text: bytes, start: int, line: str) -> bool:
@@ -343,12 +358,26 @@ def _is_source(text: bytes, start: int, line: str) -> bool:
     return _FRAME.match(unprefixed(before)) is not None
 
 
-def _exception(text: bytes, place: int, worker: int | None) -> str:
+def _exception(text: bytes, place: int, worker: int | None, before: str) -> str:
     """The last line of the traceback whose first line ends at `place`: the first line that is not indented, of the same
-    worker if several write into one output."""
+    worker if several write into one output; with the next one, if it ends with a colon. `before`: what a launcher or
+    collector writes before each line, as it stands before the first one; its numbers may differ."""
+    prefix, said = _numbers_free(before), ""
     for raw in text[place : place + 16384].splitlines()[1:400]:
         line = raw[: 2 * REACH].decode("utf-8", "replace")
-        bare = unprefixed(line)
-        if bare and not bare[0].isspace() and bare[0] not in _FRAMED and worker_of(line) == worker:
-            return bare.strip()
-    return ""
+        found = prefix.match(line) if prefix is not None else None
+        bare = line[found.end() :] if found is not None else unprefixed(line)
+        if said and bare.strip():
+            return f"{said} {bare.strip()}"
+        if not said and bare and not bare[0].isspace() and bare[0] not in _FRAMED and worker_of(line) == worker:
+            said = bare.strip()
+            if not said.endswith(":"):
+                return said
+    return said
+
+
+def _numbers_free(before: str) -> re.Pattern[str] | None:
+    """Matches a prefix of lines, with other numbers in it (a time); None where it is none, or too long to be one."""
+    if not before.strip() or len(before) > _LEVEL_WITHIN:
+        return None
+    return re.compile(re.sub("[0-9]+", "[0-9]+", re.escape(before)))

@@ -4,15 +4,16 @@ The supervisor recommends at once, from what it knows: how the ranks ended, its 
 (supervisors/model/verdict.py). This table adds the cause, which needs the output and the node's events.
 """
 
+import os
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from muster.agent.why.causes import causes_said, hardened
+from muster.agent.why.causes import hardened, sign_words
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, NONE, Cause, SeenIn
 from muster.agent.why.facts import NO_SPACE, READ_ONLY, SHARED_MEMORY, Facts
 from muster.supervisors.model import verdict
-from muster.supervisors.model.lifecycle import Verdict
+from muster.supervisors.model.lifecycle import Rank, Verdict
 from muster.supervisors.model.states import Outcome, State
 
 
@@ -67,13 +68,20 @@ TABLE: dict[tuple[str, SeenIn], Advice] = {
 #: Signatures with another action than their kind.
 SIGNATURES: dict[str, Advice] = {
     "no-space": Advice(_FAIL, "a file system is full: free space first"),
+    "write-failed": Advice(_FAIL, "a file could not be written: look at space and quota first"),
     "read-only": Advice(_FAIL, "it writes to a read-only file system, and no fault of it is known"),
     "nccl-system-error": Advice(_FAIL, "a system call of NCCL failed, and no fault of the node is known"),
     "shared-memory-full": Advice(_FAIL, "shared memory (/dev/shm) is too small for it; a restart would fail, too"),
+    "node-memory-low": Advice(_ELSEWHERE, "this node ran low on memory"),
     "disk-quota": Advice(_FAIL, "the quota of the job's user is used up: free space first"),
     "corrupt-checkpoint": Advice(_FAIL, "a file that it reads is damaged; it would fail on any node"),
     "store-unavailable": Advice(_HERE, "a storage service did not answer or was too busy; a restart may work"),
+    "service-unavailable": Advice(_HERE, "a service did not answer or was too busy; a restart may work"),
+    "server-not-ready": Advice(_HERE, "a service did not answer or was too busy; a restart may work"),
+    "preempted": Advice(_HERE, "the scheduler took the node for another job"),
+    "evicted-storage": Advice(_ELSEWHERE, "this node had no local storage left for it"),
     "hccl-process-left": Advice(_HERE, "a process of an earlier job was still on the NPU; restart once it has ended"),
+    "tpu-in-use": Advice(_HERE, "a process of an earlier job was still on the TPU; restart once it has ended"),
     "killed": Advice(_HERE, "a process of it was killed with SIGKILL, and no lack of memory is known"),
     "keyboard-interrupt": Advice(
         _HERE, "somebody interrupted it; neither the job nor the node is known to be at fault"
@@ -90,17 +98,26 @@ def advise(facts: Facts, causes: Sequence[Cause]) -> Advice:
     given = Advice(early.recommendation, early.recommendation_reason)
     if not _is_open(facts, early):
         return given
-    if causes and causes[0].rank is not None and facts.first is not None and causes[0].rank != facts.first.rank:
-        given = Advice(*verdict.recommend(facts.job, facts.job.rank(causes[0].rank), ""))
+    blamed = _blamed(causes, facts)
+    if blamed is not None and facts.first is not None and blamed.rank != facts.first.rank:
+        given = Advice(*verdict.recommend(facts.job, blamed, ""))
     if causes and causes[0].kind == "storage" and any(cause.seen is SeenIn.NODE for cause in causes):
         return TABLE["storage", SeenIn.OUTPUT]
+    if causes and blamed is not None and sign_words.died_of(causes[0].sign, blamed):
+        given = TABLE["job", SeenIn.OUTPUT]
     # A hardware fault counts whatever else is wrong: the card must not get the next job.
     hardware = [one for one in causes if one.kind == "node" and one.confidence in (HIGH, MEDIUM)]
     for cause in (*hardware, *causes[:1]):
         found = _hardened(cause, facts) or _unwritable(cause, facts) or _of(cause)
-        if found is not None and _outweighs(cause, facts):
+        if found is not None and _outweighs(cause, facts, blamed):
             return found
     return given
+
+
+def _blamed(causes: Sequence[Cause], facts: Facts) -> Rank | None:
+    """The rank that is the cause, else the one that failed first."""
+    culprit = causes[0].culprit if causes else None
+    return facts.first if culprit is None else facts.job.rank(culprit)
 
 
 def _is_open(facts: Facts, early: Verdict) -> bool:
@@ -142,13 +159,13 @@ def _unwritable(cause: Cause, facts: Facts) -> Advice | None:
 def _of(cause: Cause) -> Advice | None:
     if (own := SIGNATURES.get(cause.signature)) is not None:
         return own
-    if cause.sign is not None and cause.sign.hit.signature.priority <= causes_said.VAGUE and cause.kind == "job":
+    if cause.sign is not None and cause.sign.hit.signature.priority <= sign_words.VAGUE and cause.kind == "job":
         return None
     return TABLE.get((cause.kind, cause.seen))
 
 
-def _outweighs(cause: Cause, facts: Facts) -> bool:
-    """Whether the cause counts more than how the first rank ended."""
+def _outweighs(cause: Cause, facts: Facts, blamed: Rank | None) -> bool:
+    """Whether the cause counts more than how the rank that is to blame ended."""
     if cause.seen is SeenIn.SIGNAL:  # the supervisor knows what a signal to the rank itself means
         killed = facts.first if cause.rank is None else facts.job.rank(cause.rank)
         return killed is not None and killed.outcome is Outcome.EXITED
@@ -157,8 +174,9 @@ def _outweighs(cause: Cause, facts: Facts) -> bool:
     first = facts.first
     if first is not None and first.outcome is Outcome.HUNG:
         return False
-    signalled = first is not None and first.outcome is Outcome.SIGNALLED and not causes_said.aborted(first)
-    if signalled and facts.job.verdict is not None:
-        by_somebody = facts.job.verdict.recommendation == _HERE
-        return cause.is_root and (not by_somebody or cause.confidence == HIGH)
+    signalled = blamed is not None and blamed.outcome is Outcome.SIGNALLED and not sign_words.aborted(blamed)
+    if signalled and blamed is not None and blamed.status is not None:
+        by_somebody = os.WTERMSIG(blamed.status) in verdict.FROM_OUTSIDE
+        sure = cause.confidence == HIGH or (cause.sign is not None and sign_words.stands_at_end(cause.sign, facts))
+        return cause.is_root and (not by_somebody or sure)
     return cause.confidence not in (LOW, NONE)

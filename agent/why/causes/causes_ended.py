@@ -6,7 +6,7 @@ import signal
 from muster.agent.text import ranks, size
 from muster.agent.why import curves
 from muster.agent.why.around import OOM_KILL, near
-from muster.agent.why.causes import causes_said
+from muster.agent.why.causes import causes_said, sign_words
 from muster.agent.why.causes.found import CERTAIN, HIGH, LOW, MEDIUM, NONE, Cause, SeenIn, remedy
 from muster.agent.why.facts import Facts
 from muster.agent.why.words import of_this_attempt
@@ -198,9 +198,10 @@ def in_silence(facts: Facts, said: Cause | None) -> Cause | None:
     first, sign = facts.first, None if said is None else said.sign
     if first is None or sign is None or sign.rank is None or sign.hit.signature.role != "follow":
         return None
-    wrote = {one.rank for one in facts.signs if one.hit.signature.role != "hint"}
+    told = [one for one in facts.signs if one.hit.signature.role != "hint" and not sign_words.is_survived(one)]
+    wrote = {one.rank for one in told}
     silent = [one for one in facts.failed if one.rank not in wrote and one.ended_at - facts.zero <= SAME_END_S]
-    rank = next((one for one in silent if one.rank == first.rank or not causes_said.aborted(one)), None)
+    rank = next((one for one in silent if one.rank == first.rank or not sign_words.aborted(one)), None)
     if rank is None:
         return None
     if (cause := by_signal(facts, rank)) is not None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from muster.agent.why import curves
 from muster.agent.why.causes import causes_ended
-from muster.agent.why.causes.causes_said import VAGUE
 from muster.agent.why.causes.found import MEDIUM, Cause, SeenIn
+from muster.agent.why.causes.sign_words import VAGUE
 from muster.agent.why.facts import Facts
 from muster.agent.why.launchers import WorkerFailure
 from muster.supervisors.model.verdict import FROM_OUTSIDE

@@ -1,49 +1,30 @@
 """Causes in the job's output: which of the signs in the logs of its ranks names the cause."""
 
-import os
 import re
-import signal
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from msgspec import structs
-
 from muster.agent.text import cut, plain, size, uncapitalized
 from muster.agent.why import curves
+from muster.agent.why.causes import consequences, sign_words
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn
 from muster.agent.why.facts import SHARED_MEMORY, Facts
 from muster.agent.why.log_signs import Sign
 from muster.agent.why.signatures import unprefixed
 from muster.supervisors.model import rank_ends
-from muster.supervisors.model.lifecycle import Rank
-from muster.supervisors.model.states import Outcome
 
-#: Up to this priority a signature says only that an error occurred, not which.
-VAGUE = 40
-#: What a rank wrote within so many seconds before its end counts as the reason without doubt.
-_CLOSE_S = 60.0
-#: A sign older than so many seconds before the end is ignored if other output followed it: longer than the time-outs
-#: (10 min) by which the other ranks notice that one has failed.
-_STALE_S = 900.0
-#: Seconds between lines within which it is not known which came first: the time index is good for 100 ms.
-SAME_TIME_S = 0.2
-#: Exceptions of Python that are errors of the program, and follow from no error of card, network or file system.
-_BUGS = re.compile(
-    r"(?:[A-Za-z_]+\.)*(?:Key|Index|Type|Value|Attribute|Name|Assertion|ZeroDivision|UnboundLocal|NotImplemented|Recursion|"
-    r"Lookup|Overflow|Syntax|Indentation|Unicode[A-Za-z]*)Error\b"
-)
-#: What programs write of an error that they go on from.
-_HANDLED = re.compile(
-    r"\b(?:retrying|trying again|trying [0-9]|trying the next|skipp(?:ed|ing)|ignor(?:ed|ing)|falling back)\b"
-)
+#: An error without a traceback, of a rank that then stays for so many seconds, is older than another's that follows.
+_SOON_S = 30.0
 #: An exception's text that is not at the start of its line.
 _QUOTED = re.compile(r"\S .{0,300}?\b[A-Z][A-Za-z]{1,60}(?:Error|Exception): ")
+#: It says of an earlier line that it has failed.
+_EARLIER = "cuda-device-assert"
 #: Characters of a line that stand in the sentence about it.
 _LONGEST = 200
-_WARNING = re.compile(r"(?<!NCCL )\bWARN(?:ING)?\b")
-#: Kinds of causes that may follow from the end of another rank; and the order of errors at the same time, others: 1.
-_MAY_FOLLOW = frozenset({"network", "rendezvous"})
-_OF_EQUALS = {"node": 0} | dict.fromkeys(_MAY_FOLLOW, 2)
+#: The order of kinds of errors at the same time; others: 1.
+_OF_EQUALS = {"node": 0} | dict.fromkeys(sign_words.MAY_FOLLOW, 2)
+#: A line that reports an error which has no name: less than an exception of another rank.
+_REPORTED = "error-line"
 #: Tier (`_order`) of the exception with which a rank ended; before it are only errors with a name.
 _OWN_ERROR = 1
 
@@ -54,12 +35,16 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
     signs = [one for one in signs if not one.ignored] or signs
     if not signs:
         return None
-    signs = _consequences_named(_without_consequences(signs, facts), facts)
-    by_bug = {who(one, facts) for one in signs if _is_bug(one)}
-    by_name = {who(one, facts) for one in signs if _is_named(one) and one.last and not one.before_end}
-    signs = [one for one in signs if _counts(one, by_bug, by_name, facts)]
-    followers = {who(one, facts) for one in signs if one.last and one.hit.signature.role == "follow"}
-    raised = {who(one, facts) for one in signs if one.last and one.hit.signature.role == "root"} - followers
+    signs = consequences.named(signs, facts)
+    by_bug = {sign_words.who(one, facts) for one in signs if sign_words.is_bug(one)}
+    ends = [one for one in signs if sign_words.is_named(one) and one.last and not one.before_end]
+    by_name = {sign_words.who(one, facts) for one in ends}
+    by_program = {
+        sign_words.who(one, facts) for one in ends if _is_of_program(one) and one.hit.signature.id != _EARLIER
+    }
+    signs = [one for one in signs if _counts(one, by_bug, by_name, by_program, facts)]
+    followers = sign_words.who_follow(signs, facts)
+    raised = {sign_words.who(one, facts) for one in signs if one.last and one.hit.signature.role == "root"} - followers
     ordered = sorted(signs, key=lambda one: _order(one, followers, raised, facts))
     sign, tied = _first_of(ordered, followers, raised, facts)
     signature = sign.hit.signature
@@ -92,83 +77,39 @@ def _space(sign: Sign, facts: Facts) -> tuple[str, ...]:
     return (f"{found.mount} has {size(found.size)} here, of which {size(found.free)} is free now",)
 
 
-def _without_consequences(signs: Sequence[Sign], facts: Facts) -> list[Sign]:
-    """Without what a rank says of its peers after an error of the program, in the traceback of its end or behind it: it
-    lost them because it ended, or on its way out."""
-    bugs: dict[tuple[int | None, int | None], int] = {}
-    for sign in signs:
-        if _is_bug(sign) and sign.last and not sign.file:
-            bugs[who(sign, facts)] = min(sign.hit.at, bugs.get(who(sign, facts), sign.hit.at))
-
-    def follows(sign: Sign) -> bool:
-        begin = bugs.get(who(sign, facts))
-        return sign.hit.signature.role == "follow" and begin is not None and sign.hit.at > begin and not sign.file
-
-    return [sign for sign in signs if not follows(sign)]
-
-
-def _consequences_named(signs: Sequence[Sign], facts: Facts) -> list[Sign]:
-    """With errors of the network as consequences, where another rank had ended before without a word: its peers lose
-    the connection to it."""
-    first = facts.first
-    wrote = {sign.rank for sign in signs if sign.hit.signature.role != "hint"}
-    if first is None or first.rank in wrote or first.outcome not in (Outcome.EXITED, Outcome.SIGNALLED):
-        return list(signs)
-    if aborted(first):
-        return list(signs)
-
-    def follows(sign: Sign) -> bool:
-        after = sign.at is not None and sign.at - facts.zero > SAME_TIME_S
-        return after and sign.rank is not None and sign.hit.signature.kind in _MAY_FOLLOW
-
-    return [_as_consequence(sign) if follows(sign) else sign for sign in signs]
-
-
-def aborted(rank: Rank) -> bool:
-    """Whether it ended by SIGABRT: it has usually printed why, if not where muster looks."""
-    return rank.status is not None and os.WTERMSIG(rank.status) == signal.SIGABRT
-
-
-def _as_consequence(sign: Sign) -> Sign:
-    if sign.hit.signature.role != "root":
-        return sign
-    return replace(sign, hit=replace(sign.hit, signature=structs.replace(sign.hit.signature, role="follow")))
-
-
-def _is_bug(sign: Sign) -> bool:
-    """Whether it is an error of the program that ended it."""
-    return sign.hit.signature.shows == "exception" and not sign.before_end and _BUGS.match(sign.hit.line) is not None
-
-
-def _is_named(sign: Sign) -> bool:
-    return sign.hit.signature.role == "root" and sign.hit.signature.priority > VAGUE
-
-
 def _counts(
     sign: Sign,
     by_bug: Collection[tuple[int | None, int | None]],
     by_name: Collection[tuple[int | None, int | None]],
+    by_program: Collection[tuple[int | None, int | None]],
     facts: Facts,
 ) -> bool:
     """False for what a program wrote before the error that ended it, if that error cannot follow from it (`by_bug`), or
-    names its own cause (`by_name`) and the earlier line only quotes an exception: a sample of a data set, a report."""
+    names its own cause (`by_name`) and the earlier line only quotes an exception: a sample of a data set, a report; or
+    if both are errors of the program (`by_program`), which went on after the first. Nor for a service that did not
+    answer long before: the program went on without it."""
+    if sign.hit.signature.id == _REPORTED and sign_words.killed_from_outside(sign, facts):
+        return False
     if not sign.before_end:
         return True
-    of = who(sign, facts)
-    return of not in by_bug and not (of in by_name and _QUOTED.search(sign.hit.line) is not None)
+    if sign.far_before and (sign.hit.signature.kind == "rendezvous" or sign.hit.signature.id in sign_words.OF_SERVICES):
+        return False
+    of = sign_words.who(sign, facts)
+    if of in by_bug or (of in by_program and _is_of_program(sign)):
+        return False
+    return not (of in by_name and _QUOTED.search(sign.hit.line) is not None)
 
 
-def is_survived(sign: Sign) -> bool:
-    """Whether the line itself says that the program went on, or only mentions the error."""
-    line = sign.hit.line
-    if sign.hit.mentioned:
-        return True
-    said = sign.hit.signature.shows != "exception" and (_HANDLED.search(line) or _WARNING.search(line)) is not None
-    return said or sign.ignored
+def _is_of_program(sign: Sign) -> bool:
+    return sign.hit.signature.kind in ("job", "environment")
 
 
 def _sentence(sign: Sign) -> str:
-    said = plain(cut(unprefixed(sign.hit.line), _LONGEST))
+    said = plain(cut(unprefixed(sign.hit.line).strip().removeprefix("what():").strip(), _LONGEST))
+    if not said.endswith(".."):
+        said = said.removesuffix(".")
+    if said.startswith("Traceback ("):
+        said = "an exception that nothing caught"
     return uncapitalized(sign.hit.signature.cause).rstrip(".").replace("{line}", said)
 
 
@@ -186,17 +127,18 @@ def _first_of(
     """
     began: dict[tuple[int | None, int | None], float] = {}
     for sign in ordered:
-        of = who(sign, facts)
+        of = sign_words.who(sign, facts)
         own = _order(sign, followers, raised, facts)[0] <= _OWN_ERROR
-        own |= of not in followers and _ended_it(sign, facts)
-        if own and sign.last and sign.at is not None and not sign.file and facts.zero - sign.at <= _CLOSE_S:
+        own |= of not in followers and sign_words.ended_it(sign, facts)
+        own |= _stood_before(sign, ordered, facts)
+        if own and sign.last and sign.at is not None and not sign.file and facts.zero - sign.at <= sign_words.CLOSE_S:
             began[of] = min(sign.at, began.get(of, sign.at))
-    best = {of: next(sign for sign in ordered if who(sign, facts) == of) for of in began}
+    best = {of: next(sign for sign in ordered if sign_words.who(sign, facts) == of) for of in began}
     first = ordered[0]
-    if len(best) < 2 or who(first, facts) not in best:
+    if len(best) < 2 or sign_words.who(first, facts) not in best:
         return first, None
     earliest = min(began.values())
-    same = [sign for of, sign in best.items() if began[of] - earliest <= SAME_TIME_S]
+    same = [sign for of, sign in best.items() if began[of] - earliest <= sign_words.SAME_TIME_S]
     same.sort(key=lambda sign: _OF_EQUALS.get(sign.hit.signature.kind, 1))
     return same[0], next((one for one in same[1:] if _undecided(same[0], one, facts)), None)
 
@@ -208,24 +150,17 @@ def _undecided(one: Sign, other: Sign, facts: Facts) -> bool:
         return False
     if {one.rank, other.rank} <= set(rank_ends.unordered(facts.job)):
         return True
-    if one.hit.signature.id == other.hit.signature.id or not (_is_named(one) and _is_named(other)):
+    if one.hit.signature.id == other.hit.signature.id or not (sign_words.is_named(one) and sign_words.is_named(other)):
         return False
     ends = [rank.ended_at for rank in facts.failed if rank.rank in (one.rank, other.rank)]
-    at_once = len(ends) == 2 and abs(ends[0] - ends[1]) <= SAME_TIME_S
-    return at_once and other.hit.signature.kind not in _MAY_FOLLOW
+    at_once = len(ends) == 2 and abs(ends[0] - ends[1]) <= sign_words.SAME_TIME_S
+    return at_once and other.hit.signature.kind not in sign_words.MAY_FOLLOW
 
 
 def in_step(facts: Facts) -> Cause | None:
     """The cause of a failed step before the ranks, from the job's own log."""
     cause = best(facts.signs, facts)
     return replace(cause, text=f"{facts.job.step_name} failed: {cause.text}") if cause is not None else None
-
-
-def who(sign: Sign, facts: Facts) -> tuple[int | None, int | None]:
-    """The rank and the worker that wrote it: a launcher's output contains that of all its workers."""
-    launched = any(rank.rank == sign.rank and rank.launches for rank in facts.job.ranks)
-    launched |= facts.launched is not None and facts.launched.rank == sign.rank
-    return sign.rank, sign.hit.worker if launched else None
 
 
 def _order(
@@ -247,32 +182,41 @@ def _order(
     failed = sign.rank is None or any(rank.rank == sign.rank for rank in facts.failed)
     place = 0 if sign.rank in (None, first) else 1 if failed else 2
     place = 3 * place + _doubt(sign, facts)
-    vague = signature.priority <= VAGUE
+    vague = signature.priority <= sign_words.VAGUE
     if signature.role == "hint":
-        tier = 5
+        tier = 5.0
     elif signature.role == "root" and not vague:
-        survived = who(sign, facts) in raised and signature.kind not in ("node", "device")
-        old = _CLOSE_S if survived else _STALE_S
+        survived = sign_words.who(sign, facts) in raised and signature.kind not in ("node", "device")
+        old = sign_words.CLOSE_S if survived else sign_words.STALE_S
         stale = not sign.last and sign.at is not None and facts.zero - sign.at > old
-        tier = 4 if stale or is_survived(sign) else 0 if failed else 2
-    elif signature.role == "root" and failed and sign.last and who(sign, facts) not in followers:
-        tier = _OWN_ERROR
+        stale |= sign.went_on_at is not None and signature.kind == "job" and sign_words.killed_from_outside(sign, facts)
+        tier = 4 if stale or sign_words.is_survived(sign) else 0 if failed else 2
+    elif signature.role == "root" and failed and sign.last and sign_words.who(sign, facts) not in followers:
+        tier = _OWN_ERROR + (signature.id == _REPORTED) / 2
     elif signature.role == "root" and not failed:
-        ended_it = who(sign, facts) not in followers and _ended_it(sign, facts)
-        tier = 2 if ended_it else 4
+        ended_it = sign_words.ended_it(sign, facts) or sign_words.ended_late(sign, facts)
+        tier = 2 if ended_it and sign_words.who(sign, facts) not in followers else 4
     else:
-        tier = 4 if is_survived(sign) else 3
+        tier = 4 if sign_words.is_survived(sign) else 3
     at = sign.at if sign.at is not None else float("inf")
     return tier, not sign.last, place, -signature.priority, at, sign.hit.at
 
 
-def _ended_it(sign: Sign, facts: Facts) -> bool:
-    """Whether this is an exception of a rank that did not fail: it wrote it before the first failure, and nothing after
-    it. So it hung on its way out, or ended when it was asked to."""
-    if sign.at is None or sign.hit.signature.shows != "exception" or not sign.last or sign.file:
+def _stood_before(sign: Sign, ordered: Sequence[Sign], facts: Facts) -> bool:
+    """Whether this error with a name is the last word of a rank that had not ended when another one failed of what may
+    follow from it: no error of the program, nor the same line, which both wrote."""
+    first = ordered[0]
+    if (
+        not sign_words.is_named(sign)
+        or sign_words.is_survived(sign)
+        or sign_words.is_bug(first)
+        or not sign_words.is_last_word(sign, facts)
+    ):
         return False
-    silent = sign.went_on_at is None or sign.went_on_at >= facts.zero - SAME_TIME_S
-    return silent and 0.0 <= facts.zero + SAME_TIME_S - sign.at <= _STALE_S
+    if sign.at is None or facts.zero - sign.at > _SOON_S:
+        return False
+    same = (one for one in ordered if one.hit.signature.id == sign.hit.signature.id)
+    return all(sign_words.who(one, facts) != sign_words.who(first, facts) for one in same)
 
 
 def _doubt(sign: Sign, facts: Facts) -> int:
@@ -286,10 +230,10 @@ def _doubt(sign: Sign, facts: Facts) -> int:
 
 def _confidence(sign: Sign, facts: Facts) -> str:
     signature = sign.hit.signature
-    if signature.role == "hint" or is_survived(sign):
+    if signature.role == "hint" or sign_words.is_survived(sign):
         return LOW
-    if signature.role == "follow" or signature.priority <= VAGUE or not sign.last:
+    if signature.role == "follow" or signature.priority <= sign_words.VAGUE or not sign.last:
         return MEDIUM
-    close = sign.at is None or facts.zero - sign.at <= _CLOSE_S
+    close = sign.at is None or facts.zero - sign.at <= sign_words.CLOSE_S
     own = sign.rank is None or (facts.first is not None and sign.rank == facts.first.rank)
     return HIGH if close and own else MEDIUM

@@ -9,6 +9,10 @@ from muster.probes.kernel.dataclass import dataclass
 CERTAIN, HIGH, MEDIUM, LOW, NONE = "certain", "high", "medium", "low", "none"
 
 
+#: Consequences of what happened in the same rank.
+_OF_ITSELF = frozenset({"abort", "killed", "data-loader"})
+
+
 class SeenIn(StrEnum):
     """Where a cause was seen."""
 
@@ -54,7 +58,8 @@ class Cause:
         """The rank that is the cause; None if the cause is no rank, or it is not known which."""
         if self.rank is not None or self.sign is None:
             return self.rank
-        return self.sign.rank if self.is_root and self.confidence != LOW and not self.tied else None
+        own = self.is_root or self.sign.hit.signature.id in _OF_ITSELF
+        return self.sign.rank if own and self.confidence != LOW and not self.tied else None
 
 
 def remedy(code: str, card: int | None = None) -> str:

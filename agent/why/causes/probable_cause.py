@@ -8,7 +8,7 @@ error, the card wins only if a broken card can cause that kind of error.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from muster.agent.why.causes import causes_ended, causes_hardware, causes_launched, causes_said, hardened
+from muster.agent.why.causes import causes_ended, causes_hardware, causes_launched, causes_said, hardened, sign_words
 from muster.agent.why.causes.found import LOW, NONE, Cause
 from muster.agent.why.facts import LIVE_S, Facts, latest
 from muster.supervisors.model import rank_ends
@@ -31,7 +31,15 @@ def causes(facts: Facts) -> list[Cause]:
         return list(_live(facts))
     found = [cause for cause in _ended(facts) if cause is not None]
     found = found or [causes_ended.unknown(facts)]
-    return [_with_crash(hardened.with_hint(found[0], facts), facts), *found[1:]]
+    return [_with_rank(_with_crash(hardened.with_hint(found[0], facts), facts), facts), *found[1:]]
+
+
+def _with_rank(main: Cause, facts: Facts) -> Cause:
+    """The only rank of a job is the cause, whatever it says of others."""
+    alone = facts.first if facts.job.world_size == 1 and not any(rank.launches for rank in facts.job.ranks) else None
+    if alone is None or main.culprit is not None or main.kind in ("stop", "admission", "hang", "muster"):
+        return main
+    return replace(main, rank=alone.rank)
 
 
 def _with_crash(main: Cause, facts: Facts) -> Cause:
@@ -92,6 +100,6 @@ def _live(facts: Facts) -> Iterator[Cause]:
     yield from causes_hardware.slow_now(facts)
     recent = latest(facts.signs, facts.now - LIVE_S)
     # Exceptions that the job survived are left out.
-    said = causes_said.best([sign for sign in recent if sign.hit.signature.priority > causes_said.VAGUE], facts)
+    said = causes_said.best([sign for sign in recent if sign.hit.signature.priority > sign_words.VAGUE], facts)
     if said is not None:
         yield replace(said, text=f"its recent output says: {said.text}", confidence=LOW)

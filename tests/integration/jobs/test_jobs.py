@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -243,6 +245,40 @@ def test_stop_is_sigterm_then_sigkill(daemon: Daemon) -> None:
     assert daemon.output(job) == b"ready\nterm\n"
     assert "no longer needed" in job.verdict.summary and "SIGKILL" in job.verdict.summary
     assert daemon.stop("stubborn").job.state == job_pb2.JOB_STATE_STOPPED  # idempotent
+
+
+@contextmanager
+def debugged(pid: int) -> Iterator[None]:
+    """A debugger holds all threads of the process, and its user is at lunch."""
+    tracer = subprocess.Popen([sys.executable, "-m", "tests.tracer", str(pid)], stdout=subprocess.PIPE)
+    try:
+        assert tracer.stdout is not None and tracer.stdout.readline() == b"attached\n"
+        yield
+    finally:
+        tracer.kill()
+        tracer.communicate()
+
+
+WITHOUT_CGROUPS = ("unshare", "-m", "sh", "-c", 'umount -lR /sys/fs/cgroup; exec "$@"', "sh")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to trace")
+@pytest.mark.parametrize("by", [(), WITHOUT_CGROUPS], ids=["", "no cgroups"])
+def test_a_rank_that_a_debugger_keeps(make_daemon: Callable[..., Daemon], by: tuple[str, ...]) -> None:
+    """What ends under a debugger stays a zombie with its threads, and the kernel tells nobody of its end."""
+    daemon = make_daemon(by=by)
+    script = "import threading; threading.Thread(target=threading.Event().wait).start(); print('up', flush=True)"
+    daemon.run(sys.executable, "-c", script, job_id="x", ranks=2)
+    for rank in range(2):
+        eventually(lambda rank=rank: daemon.output(daemon.get("x"), rank) == b"up\n")  # type: ignore[misc]
+    with debugged(daemon.rank_pid("x", 1)):
+        daemon.stop("x", grace_s=0.2)
+        job = daemon.wait("x")
+        assert (job.state, job.verdict.exit_code) == (job_pb2.JOB_STATE_STOPPED, 128 + signal.SIGTERM), job.verdict
+        assert [rank.signal for rank in job.ranks] == [signal.SIGTERM, signal.SIGKILL]
+        warnings = [event.message for event in daemon.event_list("x") if event.kind == "job.warning"]
+        assert not any("could not be killed" in text for text in warnings), warnings
+        daemon.until_put_away("x")
 
 
 def test_a_stop_with_a_shorter_grace_shortens_the_first(daemon: Daemon) -> None:

@@ -49,6 +49,7 @@ def place(short_tmp: Path) -> Place:
     return Place(short_tmp)
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_is_explained_when_its_daemon_is_gone(place: Place) -> None:
     said = place.runs.parent / "said"  # rank 1 fails behind rank 0's output, which the stop would cut off
     script = (
@@ -77,6 +78,7 @@ def test_a_run_that_failed_is_explained_when_its_daemon_is_gone(place: Place) ->
     assert place.muster("status", "y").returncode == 4, "of others nothing is known"
 
 
+@pytest.mark.slow
 def test_a_run_that_succeeded_is_kept_too_and_says_nothing(place: Place) -> None:
     done = place.run("x", "echo hello")
     assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", done.stderr)
@@ -85,6 +87,7 @@ def test_a_run_that_succeeded_is_kept_too_and_says_nothing(place: Place) -> None
     assert "SUCCEEDED" in place.muster("status", "x").stdout
 
 
+@pytest.mark.slow
 def test_a_daemon_that_knows_the_job_is_asked(place: Place, daemon: Daemon) -> None:
     place.run("x", "echo alone")
     env = {"MUSTER_ROOT": str(daemon.folder)}
@@ -170,6 +173,7 @@ def test_what_the_job_put_among_its_logs_is_kept_whole(place: Place) -> None:
     assert os.readlink(log / "packages" / "latest") == "exports" and os.readlink(log / "workspace") == "packages"
 
 
+@pytest.mark.slow
 def test_in_a_pod_the_verdict_is_the_message_of_the_container(place: Place, short_tmp: Path) -> None:
     message = short_tmp / "message"
     message.write_text("of an earlier container, which was longer than what comes now" * 100)
@@ -237,6 +241,7 @@ def test_where_nothing_can_be_kept_the_logs_stay_where_they_were(place: Place, s
         assert not list((full / "runs").glob("x/*")) and not list((full / "runs").glob(".*"))
 
 
+@pytest.mark.slow
 def test_records_that_somebody_damaged(place: Place) -> None:
     place.run("x", "exit 3")
     journal = place.kept("x") / "state" / "jobs" / "x" / "journal"

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 
+from muster.agent.link import connection
 from muster.supervisors.model import journal
 from muster.supervisors.model.states import Kind
 from muster.v1 import job_pb2
@@ -77,6 +79,26 @@ def test_a_rank_that_ended_in_time_is_not_out_of_time(daemon: Daemon, tmp_path: 
         assert (job.state, job.verdict.exit_code, job.verdict.reason) == (wanted, code, ""), job.verdict
         return
     raise AssertionError("at none of the tries it looked first, or each one was late")
+
+
+@pytest.mark.parametrize("code", [0, 7])
+async def test_ranks_that_have_ended_do_not_hang(daemon: Daemon, tmp_path: Path, code: int) -> None:
+    """The daemon's order waits in the socket while they end."""
+    go = tmp_path / "go"
+    job_id = daemon.run("sh", "-c", f"until [ -e {go} ]; do sleep 0.02; done; exit {code}").job_id
+    pid = daemon.until_running(job_id).ranks[0].pid
+    order = {"op": "hung", "attempt": 0, "ranks": [], "reason": "none does anything", "again": False}
+    async with connection.connect(*daemon.root.job(job_id).controls) as link:
+        with stopped_supervisor(daemon, job_id) as stopped:
+            assert stopped
+            await link.send(order)
+            go.touch()
+            wait_gone(pid)
+        with anyio.fail_after(60):
+            assert (await link.receive())["ok"] is False
+    job = daemon.wait(job_id)
+    wanted = job_pb2.JOB_STATE_FAILED if code else job_pb2.JOB_STATE_SUCCEEDED
+    assert (job.state, job.verdict.exit_code, job.verdict.reason) == (wanted, code, ""), job.verdict
 
 
 @pytest.mark.slow

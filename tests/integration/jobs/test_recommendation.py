@@ -132,6 +132,30 @@ SAID = {
         ELSEWHERE,
         "[n0:812 :0:812] ib_mlx5_log.c:177  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81)\n",
     ),
+    # openucx/ucx#10755, Cray MPICH: an error of the fabric, not of a disk.
+    "ucx-remote": (
+        ELSEWHERE,
+        "[c561-004:493850:0:493850] ib_mlx5_log.c:179  Remote operation error on mlx5_0:1/IB (synd 0x14 vend 0x89)\n",
+    ),
+    "mpich-ofi": (
+        ELSEWHERE,
+        "MPIDI_OFI_handle_cq_error(1059): OFI poll failed (ofi_events.c:1061:MPIDI_OFI_handle_cq_error:Input/output "
+        "error - transport retry counter exceeded)\n",
+    ),
+    "rocm-hang": (ELSEWHERE, "HW Exception by GPU node-4 (Agent handle: 0x1b0fc990) reason :GPU Hang\n"),
+    "clock": (
+        ELSEWHERE,
+        TRACEBACK + "botocore.exceptions.ClientError: An error occurred (RequestTimeTooSkewed) when calling the "
+        "PutObject operation: The difference between the request time and the current time is too large.\n",
+    ),
+    "nfs-524": (ELSEWHERE, TRACEBACK + "OSError: [Errno 524] Unknown error 524: '/mnt/nfs/a'\n"),
+    "git-503": (HERE, "fatal: unable to access 'https://git/a.git/': The requested URL returned error: 503\n"),
+    "go-name": (HERE, 'RequestError: Get "https://s3/b": dial tcp: lookup s3 on 10.96.0.10:53: no such host\n'),
+    "grpc": (
+        HERE,
+        TRACEBACK + "grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that terminated with:\n"
+        '\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "failed to connect to all addresses; last error: x"\n>\n',
+    ),
     "eshutdown": (
         ELSEWHERE,
         TRACEBACK + "OSError: [Errno 108] Cannot send after transport endpoint shutdown: '/lustre/a'\n",
@@ -308,6 +332,20 @@ def test_the_rank_that_ended_without_a_word_is_the_cause_and_not_who_lost_it(
     job = shared.explained(name)
     assert action(job) == expected, job.verdict
     assert job.verdict.cause.startswith(cause), job.verdict
+
+
+def test_the_rank_that_wrote_what_broke_is_the_cause_though_it_exits_last(shared: Daemon, tmp_path: Path) -> None:
+    """As one that dumps its core after an error of the fabric, which has no traceback."""
+    (tmp_path / "broke").write_text(SAID["ucx-remote"][1])
+    (tmp_path / "lost").write_text(TRACEBACK + "RuntimeError: worker 1 did not answer within 30 s\n")
+    script = f'trap "" TERM; if [ "$RANK" = 1 ]; then cat {tmp_path}/broke >&2; sleep 0.4; touch {tmp_path}/gone; '
+    script += f"while [ ! -e {tmp_path}/done ]; do sleep 0.01; done; sleep 0.1; exit 1; fi; "
+    script += (
+        f"while [ ! -e {tmp_path}/gone ]; do sleep 0.01; done; cat {tmp_path}/lost >&2; touch {tmp_path}/done; exit 1"
+    )
+    shared.run("sh", "-c", script, job_id="last", ranks=3)
+    job = shared.explained("last")
+    assert (action(job), job.verdict.first_failed_rank) == (ELSEWHERE, 1), job.verdict
 
 
 def test_the_rank_that_left_early_is_the_cause_and_not_who_lost_it(shared: Daemon, tmp_path: Path) -> None:

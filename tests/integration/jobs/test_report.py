@@ -120,6 +120,7 @@ def test_another_suffix_is_refused(node: Node, output: str) -> None:
     assert ".html, .md, .json or .yaml" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_report_of_the_node_tells_what_runs_and_all_that_is_damaged(daemon: Daemon) -> None:
     daemon.run("sleep", "1000", job_id="runs", ranks=2)
     daemon.until_running("runs")

@@ -97,6 +97,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.mark.parametrize("name", sample_reports.SAMPLES)
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.slow
 def test_a_page_is_whole_quiet_and_legible(
     browser: Browser, pages: dict[str, Path], name: str, dark: bool, width: int
 ) -> None:

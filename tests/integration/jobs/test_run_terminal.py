@@ -42,10 +42,6 @@ def test_a_line_stands_below_a_progress_bar_and_is_gone_in_the_end(shared: Daemo
         found = terminal.until(lambda seen: "RUNNING" in seen[-1] and "steps/s" in seen[-1] and seen[-2:])
         assert found[0] == " 10% # step 10"
         assert found[1].startswith("RUNNING  ") and "  1 rank  " in found[1] and found[1].endswith("  bar")
-        terminal.resize(20, 9)
-        terminal.until(lambda seen: seen[-1].startswith("RUNNING") and len(seen[-1]) < 20)
-        terminal.resize(80, 9)
-        terminal.until(lambda seen: seen[-1].endswith("  bar"))
         go.touch()
         assert terminal.end() == 0
         # What muster says of the start may come behind the first output.
@@ -54,6 +50,24 @@ def test_a_line_stands_below_a_progress_bar_and_is_gone_in_the_end(shared: Daemo
         # Not behind a line that has not ended.
         assert terminal.lines[-2:] == ["red", "muster: job bar SUCCEEDED: rank 0 exited with code 0"]
         assert not any("RUNNING" in line for line in terminal.lines)
+
+
+def test_the_line_fits_into_a_terminal_whose_size_changes(shared: Daemon, tmp_path: Path) -> None:
+    """What was under way for the wide one may be broken into several lines by the narrow one, as by any terminal."""
+    go = tmp_path / "go"
+    with Screen(_run("resized", go), 80, 9, env=_of(shared)) as terminal:
+        terminal.until(lambda seen: seen[-1].startswith("RUNNING") and "  5% # step 5" in seen)
+        terminal.resize(20, 9)
+        terminal.until(lambda seen: seen[-1].startswith("RUNNING") and len(seen[-1]) < 20)
+        terminal.resize(80, 9)
+        terminal.until(lambda seen: seen[-1].endswith("  resized"))
+        go.touch()
+        assert terminal.end() == 0
+        assert terminal.lines[-3:] == [
+            "100% # step 100",
+            "red",
+            "muster: job resized SUCCEEDED: rank 0 exited with code 0",
+        ]
 
 
 def test_before_the_ranks_run_and_wait_show_the_last_line_of_a_step(shared: Daemon, tmp_path: Path) -> None:
@@ -152,6 +166,7 @@ def test_a_signal_ends_what_is_shown_live_and_the_terminal_is_as_it_was(shared: 
         assert termios.tcgetattr(terminal.slave) == before
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_keep_top_from_giving_the_terminal_back(shared: Daemon) -> None:
     with Screen([MUSTER, "top", "--interval", "100ms"], 80, 24, env=_of(shared)) as terminal:
         before = termios.tcgetattr(terminal.slave)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.v1 import job_pb2, node_pb2
+from muster.v1 import job_pb2, node_pb2, telemetry_pb2
 from tests.conftest import Daemon, eventually
 from tests.fakes import FakeCards
 from tests.integration.driver_events import until_heard
@@ -85,7 +85,7 @@ def test_the_root_is_in_the_output_of_a_victim(shared: Daemon, tmp_path: Path) -
         ("code", "exit 3", ("unknown", "", "none")),
         ("segv", "kill -SEGV $$", ("job", "", "low")),
         ("kill", "kill -KILL $$", ("unknown", "", "low")),
-        ("child", "sh -c 'kill -BUS $$'", ("job", "bus-error", "medium")),  # the shell says so
+        ("child", "sh -c 'kill -BUS $$'", ("job", "bus-error", "high")),  # the shell says so
         ("nospace", "echo 'OSError: [Errno 28] No space left on device'; exit 1", ("storage", "no-space", "high")),
         ("args", "echo 'train.py: error: unrecognized arguments: --x'; exit 2", ("job", "usage", "high")),
     ],
@@ -186,6 +186,38 @@ def test_over_a_restart_of_the_daemon(daemon: Daemon) -> None:
     daemon.restart()
     daemon.wait("x")
     assert cause(daemon, "x") == ("storage", "io-error", "high")
+
+
+def test_the_rank_of_a_worker_of_which_the_launcher_tells_only_the_process(
+    make_daemon: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    """Muster has seen which rank that process was."""
+    daemon = make_daemon("[telemetry]\nprocesses_s = 0.2\n")
+    said = (Path(__file__).parents[2] / "fixtures" / "launchers" / "msrun-code.txt").read_text()
+    go = tmp_path / "go"
+    script = f"""
+import os, subprocess, sys
+work = "import os, sys, time\\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)\\nsys.exit(9)"
+workers = [
+    subprocess.Popen([sys.executable, "-c", work, {str(go)!r} + n], env=os.environ | {{"RANK_ID": n, "RANK_SIZE": "3"}})
+    for n in "012"
+]
+workers[1].wait()
+print({said!r}.replace("22372", str(workers[1].pid)), end="", flush=True)
+for one in workers:
+    one.kill()
+sys.exit(1)
+"""
+    daemon.run(sys.executable, "-c", script, job_id="x", boot="command", ranks=3)
+    request = telemetry_pb2.GetTelemetryRequest(job_id="x")
+    eventually(lambda: [job for job in daemon.telemetry.GetTelemetry(request, timeout=60).jobs if len(job.ranks) == 3])
+    Path(f"{go}1").touch()
+    daemon.wait("x")
+    told = "rank 1 exited with code 9, as msrun reports"
+    assert daemon.explained("x").verdict.cause == told and daemon.why("x")["cause"]["text"] == told
+    daemon.kill()
+    daemon.restart()
+    assert daemon.why("x")["cause"]["text"] == told
 
 
 def test_a_damaged_journal(daemon: Daemon) -> None:

@@ -137,6 +137,31 @@ def test_memory() -> None:
     assert advice(facts(*killed, verdict=verdict)) == ("FAIL", "early")
 
 
+BY_SIGNAL = Verdict(143, "rank 0 was ended by SIGTERM", 0, recommendation="RETRY_HERE", recommendation_reason="early")
+
+
+def test_the_rank_to_blame_decides_and_not_the_first() -> None:
+    """The launcher's SIGTERM for rank 0 came first."""
+    ends = rank(0, Outcome.SIGNALLED, killed=signal.SIGTERM), rank(1, Outcome.EXITED, code=1)
+    known = facts(*ends, signs=(sign("python-exception", 1, line="ValueError: no"),), verdict=BY_SIGNAL)
+    assert advice(known).action == Recommendation.FAIL
+    assert advice(facts(*ends, verdict=BY_SIGNAL)).action == Recommendation.HERE
+
+
+@pytest.mark.parametrize(
+    ("line", "before", "action"),
+    [
+        ("RuntimeError: no memory left for the cache", 1.0, "FAIL"),
+        ("RuntimeError: no memory left for the cache", 20.0, "RETRY_HERE"),
+        ("RuntimeError: received SIGTERM", 1.0, "RETRY_HERE"),
+    ],
+)
+def test_what_a_rank_wrote_just_before_it_was_killed(line: str, before: float, action: str) -> None:
+    ends = (rank(0, Outcome.SIGNALLED, killed=signal.SIGKILL),)
+    known = facts(*ends, signs=(sign("python-exception", 0, before, line=line),), verdict=BY_SIGNAL)
+    assert advice(known).action == action
+
+
 def test_a_job_that_goes_on_has_no_recommendation() -> None:
     assert advice(facts(rank(0), state=State.RUNNING)).action == "UNSPECIFIED"
 

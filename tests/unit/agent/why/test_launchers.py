@@ -335,8 +335,15 @@ def test_the_rank_is_that_which_alone_tells_of_an_error(tmp_path: Path, place: P
     path = worker_log(tmp_path, 2, said)
     known = launcher_said(tmp_path, text("msrun-raise"), place=place)
     cause = causes(known)[0]
-    assert cause.text.startswith("rank 2 exited with code 1: the program raised an exception")
+    assert cause.text.startswith("rank 2 exited with code 1: the program raised RuntimeError: bad shape")
     assert cause.sign is not None and (cause.sign.hit.worker, cause.sign.file) == (2, str(path))
+
+
+def test_the_rank_is_that_which_was_seen_as_this_process() -> None:
+    found = report("msrun-code").naming({22372: 2, 22371: 1})
+    assert (found.first.rank, found.first.ending) == (2, "exited with code 9")
+    torchrun = report("torchrun-code")
+    assert torchrun.naming({32667: 5}) == torchrun  # the launcher itself tells it
 
 
 def test_no_rank_is_guessed(tmp_path: Path, place: Place) -> None:

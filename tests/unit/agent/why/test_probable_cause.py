@@ -196,6 +196,32 @@ def test_the_rank_that_wrote_its_own_traceback_first_is_the_cause_though_another
     assert told_by(facts(*FAILED, signs=(*CLOSED, raised)))[0] == rank_number
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "went_on", "rank_number"),
+    [
+        ("nccl-ib", 3.0, None, 1),  # it writes its core dump, or hangs on its way out
+        ("cuda-ecc", 3.0, None, 1),
+        ("io-error", 3.0, None, 1),
+        ("heap-corruption", 3.0, None, 1),
+        ("bus-error", 3.0, None, 1),
+        ("nccl-ib", 3.0, -1.0, 1),  # it wrote something when it was asked to end
+        ("nccl-ib", 3.0, 2.0, 0),  # the rank went on
+        ("nccl-ib", 50.0, None, 0),
+        ("nccl-ib", -1.0, None, 0),
+    ],
+)
+def test_a_rank_whose_last_word_is_an_error_with_a_name_is_the_cause_though_another_exits_first(
+    name: str, before: float, went_on: float | None, rank_number: int
+) -> None:
+    other = sign("python-exception", 0, 0.5, line="RuntimeError: worker 1 did not answer")
+    mine = sign(name, 1, before, went_on=went_on)
+    assert told_by(facts(*FAILED, signs=(other, mine)))[0] == rank_number
+    # Not where the other's is an error of the program, or both wrote the same line.
+    bug = sign("python-exception", 0, 0.5, line="KeyError: 'labels'")
+    assert told_by(facts(*FAILED, signs=(bug, mine)))[0] == 0
+    assert told_by(facts(*FAILED, signs=(other, mine, sign(name, 0, 0.5))))[0] == 0
+
+
 def test_of_ranks_with_errors_of_their_own_the_one_that_wrote_first_counts() -> None:
     both = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.EXITED, code=1)
     signs = (sign("python-import", 0, 1.0), sign("python-exception", 1, 4.0))
@@ -230,6 +256,73 @@ def test_a_traceback_that_python_goes_on_from_counts_where_nothing_else_is_known
     error, ignored = sign("python-exception", place=10), replace(sign("io-error", place=90), ignored=True)
     assert first(facts(rank(0, Outcome.EXITED, code=1), signs=(error, ignored)))[1:] == ("python-exception", "medium")
     assert first(facts(rank(0, Outcome.EXITED, code=1), signs=(ignored,)))[1:] == ("io-error", "low")
+
+
+def late(number: int, code: int = 1) -> Rank:
+    """It was asked to end, did not at once, and ended by itself."""
+    return rank(number, Outcome.GANG_VICTIM, code=code)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("python-exception", "RuntimeError: shape '[2, 128]' is invalid for input of size 250"),
+        ("uncaught", "panic: runtime error: index out of range [5] with length 3"),
+    ],
+)
+def test_who_writes_its_error_after_its_peers_have_lost_it(name: str, line: str) -> None:
+    lost, own = sign("gloo-peer-gone", 0, 0.1), sign(name, 1, -0.8, line=line)
+    ranks = (rank(0, Outcome.EXITED, code=1), late(1))
+    assert causes(facts(*ranks, signs=(lost, own)))[0].sign == own
+    assert causes(facts(*ranks, signs=(lost, own), world_size=4))[0].sign == lost  # the cause may be on another node
+    bug = sign(name, 1, -0.8, line="ValueError: bad shape")
+    if name == "python-exception":
+        assert causes(facts(*ranks, signs=(lost, bug), world_size=4))[0].sign == bug
+    assert causes(facts(ranks[0], victim(1), signs=(lost, own)))[0].sign == lost  # the signal ended it
+    assert causes(facts(ranks[0], late(1, 143), signs=(lost, own)))[0].sign == lost
+    assert causes(facts(*ranks, signs=(lost, sign(name, 1, -60.0, line=line))))[0].sign == lost
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "SignalException: Process 123 got signal: 15",
+        "RuntimeError: DataLoader worker (pid 7) exited unexpectedly with exit code 1",
+        "RuntimeError: Connection closed",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ],
+)
+def test_what_a_rank_writes_of_being_asked_to_end_is_no_cause(line: str) -> None:
+    lost, asked = sign("gloo-peer-gone", 0, 0.1), sign("python-exception", 1, -0.3, line=line)
+    assert causes(facts(rank(0, Outcome.EXITED, code=1), late(1), signs=(lost, asked)))[0].sign == lost
+
+
+def test_the_fabric_is_not_blamed_for_a_peer_that_ended_of_a_bug() -> None:
+    fabric = sign("nccl-ib", 0, 0.1)
+    ranks = (rank(0, Outcome.EXITED, code=1), late(1))
+    bug = sign("python-exception", 1, -0.8, line="IndexError: index 151936 is out of bounds")
+    other = sign("python-exception", 1, -0.8, line="RuntimeError: could not go on")
+    assert causes(facts(*ranks, signs=(fabric, bug)))[0].sign == bug
+    assert causes(facts(*ranks, signs=(fabric, other)))[0].sign == fabric
+
+
+@pytest.mark.parametrize("error", ["Connection reset by peer", "Broken pipe", "Failed to recv, got 0 bytes"])
+def test_a_store_that_ended_during_the_setup_is_a_consequence(error: str) -> None:
+    line = f"DistNetworkError: [2] is setting up NCCL communicator, but store->get('0') got error: {error}"
+    setup, own = sign("nccl-setup", 1, 0.1, line=line), sign("loss-scale", 0, -0.5)
+    ranks = (late(0), rank(1, Outcome.EXITED, code=1))
+    assert causes(facts(*ranks, signs=(setup, own)))[0].sign == own
+    assert causes(facts(*ranks, signs=(sign("nccl-setup", 1, 0.1), own)))[0].signature == "nccl-setup"
+
+
+def test_who_cannot_have_a_port_is_the_cause_of_those_who_do_not_reach_it() -> None:
+    taken = "ERROR: [Errno 98] error while attempting to bind on address ('0.0.0.0', {}): address already in use"
+    refused = sign("store-unavailable", 0, 0.1, line="HTTPConnectionPool(host='10.0.0.8', port=51216): Max retries")
+    ranks = (rank(0, Outcome.EXITED, code=1), late(1))
+    own = sign("address-in-use", 1, -0.8, line=taken.format(51216))
+    assert causes(facts(*ranks, signs=(refused, own)))[0].sign == own
+    elsewhere = sign("address-in-use", 1, -0.8, line=taken.format(51217))
+    assert causes(facts(*ranks, signs=(refused, elsewhere)))[0].sign == refused
 
 
 def test_an_exception_that_a_line_quotes_is_no_cause_of_a_known_error_behind_it() -> None:
@@ -269,8 +362,8 @@ def test_a_rank_that_ended_in_silence_at_the_same_time_is_the_cause(
         (rank(0, Outcome.SIGNALLED, killed=11), 0.5, "rank 0 died of SIGSEGV", 0),
         (rank(0, Outcome.SIGNALLED, killed=9), 0.5, "rank 0 was killed with SIGKILL", 0),
         (rank(0, Outcome.EXITED, code=1), 0.5, "rank 0 exited with code 1 by itself", 0),
-        (rank(0, Outcome.EXITED, code=1), -0.5, "InfiniBand or RoCE", 1),
-        (rank(0, Outcome.SIGNALLED, killed=6), 0.5, "InfiniBand or RoCE", 1),  # it has said why, somewhere
+        (rank(0, Outcome.EXITED, code=1), -0.5, "the fabric (InfiniBand", 1),
+        (rank(0, Outcome.SIGNALLED, killed=6), 0.5, "the fabric (InfiniBand", 1),  # it has said why, somewhere
     ],
 )
 def test_an_error_of_the_network_follows_from_a_silent_end_before_it(
@@ -294,6 +387,17 @@ def test_ranks_that_left_before_the_others_are_the_cause_of_their_lost_connectio
     assert first(facts(*lost, signs=PEER_GONE, ends=[1, 0, 2]))[0] == "peer"
     lost = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.EXITED), rank(2, Outcome.EXITED, code=1)
     assert first(facts(*lost, signs=PEER_GONE, ends=[0, 1, 2]))[0] == "peer"
+
+
+@pytest.mark.parametrize("name", ["python-exception", "permission", "store-refused"])
+@pytest.mark.parametrize(("went_on", "culprit"), [(None, 1), (70.0, 0)])
+def test_a_rendezvous_to_which_a_rank_did_not_come_after_its_error(
+    name: str, went_on: float | None, culprit: int
+) -> None:
+    """It hung on its way out, while rank 0 waited for it."""
+    signs = (sign("rendezvous-refused", 0, 0.1), sign(name, 1, 120.0, went_on=went_on, line="PermissionError: no"))
+    (main, *_) = causes(facts(*FAILED, signs=signs))
+    assert main.culprit == culprit
 
 
 def test_two_causes_that_cannot_be_told_apart_are_both_named() -> None:

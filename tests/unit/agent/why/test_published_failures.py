@@ -36,12 +36,600 @@ PEERS = {
 #: Where it was published, the signature, the advice, the output.
 FAILURES = [
     (
+        "PyTorch, dataloader.py",
+        "data-loader-timeout",
+        "FAIL",
+        "Traceback (most recent call last):\nRuntimeError: DataLoader timed out after 120 seconds\n",
+    ),
+    (
+        "Linux, AER",
+        "pcie-error",
+        "RETRY_ELSEWHERE",
+        "[1.2] pcieport 0000:40:01.1: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer\n",
+    ),
+    (
+        "NVIDIA, NVSwitch",
+        "cuda-nvlink",
+        "RETRY_ELSEWHERE",
+        "nvidia-nvswitch3: SXid (PCI:0000:87:00.0): 20034, Fatal, Link 36 LTSSM Fault Up\n",
+    ),
+    (
+        "NVIDIA/DALI#4382",
+        "cuda-init",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Critical error when building pipeline:\n"
+        "nvml error (999): A nvml internal driver error occurred\n",
+    ),
+    (
+        "wandb, quota",
+        "login-refused",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "wandb.errors.errors.CommError: Error uploading run: returned error 403: permission denied (Error "
+        "403: Forbidden)\n",
+    ),
+    (
+        "OpenAI's client",
+        "server-not-ready",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\nopenai.RateLimitError: Error code: 429 - rate limit reached\n",
+    ),
+    (
+        "CPython, stack overflow",
+        "cpp-uncaught",
+        "FAIL",
+        "Fatal Python error: Cannot recover from stack overflow.\nPython runtime state: initialized\n",
+    ),
+    (
+        "Intel Fortran",
+        "cpp-uncaught",
+        "FAIL",
+        "forrtl: error (65): floating invalid\n",
+    ),
+    (
+        "Open MPI, signal",
+        "crash-signal",
+        "FAIL",
+        "[c01:4711] *** Process received signal ***\n[c01:4711] Signal: Floating point exception (8)\n",
+    ),
+    (
+        "Linux, oops",
+        "kernel-hang",
+        "RETRY_ELSEWHERE",
+        "[812.3] BUG: unable to handle page fault for address: ffffb2c0\n[812.4] Oops: 0002 [#1] SMP NOPTI\n",
+    ),
+    (
+        "systemd, shutdown",
+        "node-shutdown",
+        "RETRY_ELSEWHERE",
+        "Broadcast message from root@n1: The system is going down for reboot NOW!\n",
+    ),
+    (
+        "mlx5, health",
+        "nic-lost",
+        "RETRY_ELSEWHERE",
+        "mlx5_core 0000:1a:00.0: poll_health:824: device's health compromised - reached miss count\n",
+    ),
+    (
+        "Slurm, layout",
+        "usage",
+        "FAIL",
+        "srun: error: Application launch failed: Unable to layout tasks on given cpus\n",
+    ),
+    (
+        "SLURM, PMI",
+        "mpi-launch",
+        "FAIL",
+        "The application appears to have been direct launched using srun, but OMPI was not built with "
+        "SLURM's PMI support\n",
+    ),
+    (
+        "setrlimit, RLIMIT_CPU",
+        "resource-limit",
+        "FAIL",
+        "run.sh: line 3: 4711 Cputime limit exceeded python train.py\n",
+    ),
+    (
+        "GNU make",
+        "shell-script",
+        "FAIL",
+        "make: *** No rule to make target 'train'.  Stop.\n",
+    ),
+    (
+        "TensorFlow, collectives",
+        "tensorflow-peer-gone",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "tensorflow.python.framework.errors_impl.UnavailableError: Collective ops is aborted by: failed to "
+        "connect to all addresses; Connection refused\n",
+    ),
+    (
+        "Linux, kernel/watchdog.c",
+        "kernel-hang",
+        "RETRY_ELSEWHERE",
+        "[81234.1] watchdog: BUG: soft lockup - CPU#17 stuck for 23s! [python3:4711]\n",
+    ),
+    (
+        "Kubernetes",
+        "memory-limit",
+        "FAIL",
+        "Last State: Terminated, Reason: OOMKilled, Exit Code: 137\n",
+    ),
+    (
+        "Linux, mm/memcontrol.c",
+        "memory-limit",
+        "FAIL",
+        "[12345.6] Memory cgroup out of memory: Killed process 4711 (python3) total-vm:81234kB\n",
+    ),
+    (
+        "kubelet, eviction",
+        "evicted-storage",
+        "RETRY_ELSEWHERE",
+        "The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi, available: 9Gi.\n",
+    ),
+    (
+        "Rust, alloc",
+        "host-out-of-memory",
+        "FAIL",
+        "memory allocation of 68719476736 bytes failed\n",
+    ),
+    (
+        "SGLang",
+        "cuda-out-of-memory",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.\n",
+    ),
+    (
+        "vLLM",
+        "cuda-out-of-memory",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+        "initializing the engine.\n",
+    ),
+    (
+        "NCCL, alloc.h",
+        "cuda-out-of-memory",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled cuda error\n"
+        "Last error:\n"
+        "Failed to CUDA calloc async 2432 bytes\n",
+    ),
+    (
+        "PyTorch, MultinomialKernel.cu",
+        "probabilities-not-finite",
+        "FAIL",
+        "MultinomialKernel.cu:112: block: [0,0,0] Assertion `probability tensor contains either `inf`, `nan` "
+        "or element < 0` failed.\n"
+        "Traceback (most recent call last):\n"
+        "RuntimeError: CUDA error: device-side assert triggered\n",
+    ),
+    (
+        "PyTorch, CUDAFunctions.cpp",
+        "cuda-init",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before "
+        "calling NumCudaDevices() that might have already set an error? Error 999: unknown error\n",
+    ),
+    (
+        "flash-attention",
+        "cuda-wrong-architecture",
+        "FAIL",
+        "Traceback (most recent call last):\nRuntimeError: FlashAttention only supports Ampere GPUs or newer.\n",
+    ),
+    (
+        "ROCm, rocminfo",
+        "device-permission",
+        "FAIL",
+        "Unable to open /dev/kfd read-write: Permission denied\n"
+        'user is not member of "render" group, the default DRM access group.\n',
+    ),
+    (
+        "NCCL, ibvwrap.cc",
+        "gpu-direct",
+        "RETRY_ELSEWHERE",
+        "n1:1:1 [0] misc/ibvwrap.cc:212 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address\n",
+    ),
+    (
+        "PyTorch, distributed.py",
+        "collective-mismatch",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 160 params, while rank 0 has "
+        "inconsistent 0 params.\n",
+    ),
+    (
+        "PyTorch, reducer.cpp",
+        "ddp-unused-parameters",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n",
+    ),
+    (
+        "PyTorch, cuda/__init__.py",
+        "cuda-in-fork",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you "
+        "must use the 'spawn' start method\n",
+    ),
+    (
+        "Lightning",
+        "loss-not-finite",
+        "FAIL",
+        "Traceback (most recent call last):\nValueError: The loss returned in `training_step` is nan.\n",
+    ),
+    (
+        "PyTorch, rendezvous.py",
+        "environment-variable",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable "
+        "MASTER_ADDR expected, but not set\n",
+    ),
+    (
+        "Python, os.environ",
+        "environment-variable",
+        "FAIL",
+        "Traceback (most recent call last):\nKeyError: 'LOCAL_RANK'\n",
+    ),
+    (
+        "bash, set -u",
+        "environment-variable",
+        "FAIL",
+        "run.sh: line 3: DATA_DIR: unbound variable\n",
+    ),
+    (
+        "OmegaConf",
+        "configuration",
+        "FAIL",
+        "Traceback (most recent call last):\nomegaconf.errors.ConfigAttributeError: Key 'max_epoch' is not in struct\n",
+    ),
+    (
+        "transformers, trust_remote_code",
+        "configuration",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "ValueError: The repository for x contains custom code which must be executed to correctly load the "
+        "model.\n",
+    ),
+    (
+        "bash",
+        "shell-script",
+        "FAIL",
+        "run.sh: line 12: syntax error near unexpected token `done'\n",
+    ),
+    (
+        "Open MPI, mpirun",
+        "shell-script",
+        "FAIL",
+        "mpirun was unable to find the specified executable file, and therefore\ndid not launch the job.\n",
+    ),
+    (
+        "Docker",
+        "container",
+        "FAIL",
+        'docker: Error response from daemon: OCI runtime create failed: exec: "torchrun": executable file '
+        "not found in $PATH: unknown.\n",
+    ),
+    (
+        "conda",
+        "working-set-missing",
+        "FAIL",
+        "EnvironmentNameNotFound: Could not find conda environment: train\n",
+    ),
+    (
+        "CPython, initconfig.c",
+        "python-broken",
+        "FAIL",
+        "Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding\n"
+        "ModuleNotFoundError: No module named 'encodings'\n",
+    ),
+    (
+        "glibc, dl-load.c",
+        "mounted-noexec",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "ImportError: /tmp/x/fused.so: failed to map segment from shared object: Operation not permitted\n",
+    ),
+    (
+        "tokenizers",
+        "library-too-old",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "Exception: data did not match any variant of untagged enum ModelWrapper at line 757443 column 3\n",
+    ),
+    (
+        "Python, json",
+        "data-not-readable",
+        "FAIL",
+        "Traceback (most recent call last):\njson.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)\n",
+    ),
+    (
+        "py-lmdb",
+        "lmdb",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "lmdb.MapFullError: mdb_put: MDB_MAP_FULL: Environment mapsize limit reached\n",
+    ),
+    (
+        "HDF5, H5FD_sec2.c",
+        "hdf5-lock",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11, error message = "
+        "'Resource temporarily unavailable')\n",
+    ),
+    (
+        "psycopg2, login",
+        "login-refused",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "sqlalchemy.exc.OperationalError: (psycopg2.OperationalError) connection to server failed: FATAL:  "
+        'password authentication failed for user "x"\n',
+    ),
+    (
+        "urllib3, proxy",
+        "login-refused",
+        "FAIL",
+        "Traceback (most recent call last):\nOSError: Tunnel connection failed: 407 Proxy Authentication Required\n",
+    ),
+    (
+        "PostgreSQL, starting",
+        "server-not-ready",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\npsycopg2.OperationalError: FATAL:  the database system is starting up\n",
+    ),
+    (
+        "Node.js",
+        "connection-refused",
+        "RETRY_HERE",
+        "Error: connect ECONNREFUSED 127.0.0.1:6379\n",
+    ),
+    (
+        "curl, 60",
+        "certificate",
+        "FAIL",
+        "curl: (60) SSL certificate problem: unable to get local issuer certificate\n",
+    ),
+    (
+        "munge",
+        "node-service",
+        "RETRY_ELSEWHERE",
+        'munge: Error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file or directory\n',
+    ),
+    (
+        "libstdc++",
+        "cpp-uncaught",
+        "FAIL",
+        "terminate called after throwing an instance of 'std::out_of_range'\n"
+        "  what():  vector::_M_range_check: __n (which is 7) >= this->size() (which is 4)\n",
+    ),
+    (
+        "gfortran",
+        "cpp-uncaught",
+        "FAIL",
+        "At line 12 of file solver.f90\n"
+        "Fortran runtime error: Index '11' of dimension 1 of array 'x' above upper bound of 10\n",
+    ),
+    (
+        "glibc, assert",
+        "cpp-uncaught",
+        "FAIL",
+        "solver: mesh.c:88: refine: Assertion `n > 0' failed.\n",
+    ),
+    (
+        "Open MPI, truncate",
+        "mpi-program-error",
+        "FAIL",
+        "[c01:4711] *** An error occurred in MPI_Recv\n[c01:4711] *** MPI_ERR_TRUNCATE: message truncated\n",
+    ),
+    (
+        "Intel MPI, OFI",
+        "mpi-transport",
+        "FAIL",
+        "MPIDI_OFI_mpi_init_hook(1048): OFI addrinfo() failed (ofi_init.c:1048:MPIDI_OFI_mpi_init_hook:No "
+        "data available)\n",
+    ),
+    (
+        "CANN, 207004",
+        "cann-driver",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: SetPrecisionMode: NPU function error: aclrtSetDevice, error code is 207004\n",
+    ),
+    (
+        "torch_npu, op retry",
+        "hccl-network",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\nRuntimeError: HCCL OP RETRY FAILED.\n",
+    ),
+    (
+        "tar",
+        "file-not-found-line",
+        "FAIL",
+        "tar: /data/ds.tar: Cannot open: No such file or directory\n",
+    ),
+    (
+        "Linux, x86 machine checks",
+        "host-memory-error",
+        "RETRY_ELSEWHERE",
+        "[ 8123.401] mce: [Hardware Error]: Machine check events logged\n",
+    ),
+    (
+        "Linux, mm/oom_kill.c",
+        "node-memory-low",
+        "RETRY_ELSEWHERE",
+        "[12345.678901] Out of memory: Killed process 4711 (python3) total-vm:81234kB, anon-rss:61234kB\n",
+    ),
+    (
+        "a script of its own",
+        "error-line",
+        "FAIL",
+        "step 1 loss 2.1\nERROR: checkpoint version 3 is not supported, aborting\n",
+    ),
+    (
+        "Python's logging",
+        "error-line",
+        "FAIL",
+        "2026-11-25 12:00:01,123 - trainer - ERROR - world size 8 does not divide 12\n",
+    ),
+    (
+        "CPython, tempfile.py",
+        "no-space",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp', '/work']\n",
+    ),
+    (
         "gorakhargosh/watchdog#673",
         "inotify-limit",
         "FAIL",
         "Traceback (most recent call last):\n"
         '  File "inotify_c.py", line 435, in _raise_error\n'
         "OSError: [Errno 28] inotify watch limit reached\n",
+    ),
+    (
+        "oneAPI, ur_api.h",
+        "cuda-device-lost",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)\n",
+    ),
+    (
+        "Gaudi, synapse_common_types.h",
+        "cuda-device-lost",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\nRuntimeError: synStatus=8 [Device not found] Device acquire failed.\n",
+    ),
+    (
+        "PSM2, psm_ep.c",
+        "nccl-ib",
+        "RETRY_ELSEWHERE",
+        "e001.53882PSM2 no hfi units are active (err=23)\n",
+    ),
+    (
+        "Linux, EHWPOISON",
+        "host-memory-error",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\nOSError: [Errno 133] Memory page has hardware error\n",
+    ),
+    (
+        "HCCL, hccl_socket.cc",
+        "address-in-use",
+        "RETRY_HERE",
+        "[ERROR] HCCL(2717288,python3):2026-11-29-13:47:57.070.463 [hccl_socket.cc:100] [2717288][HcclSocket][Listen] "
+        "socket type[1], listen on ip[192.168.20.160] and specific port[16666] fail. Please check the port status and "
+        "whether the port is been using by other process.\n"
+        "Traceback (most recent call last):\n"
+        "RuntimeError: HCCL function error: HcclCommInitRootInfoConfig, error code is 19\n"
+        "[ERROR] 2026-11-29-13:47:58 (PID:2717288, Device:1, RankID:1) ERR02200 DIST call hccl api failed.\n",
+    ),
+    (
+        "PostgreSQL, fe-misc.c",
+        "service-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "psycopg2.OperationalError: server closed the connection unexpectedly\n"
+        "\tThis probably means the server terminated abnormally\n\tbefore or while processing the request.\n",
+    ),
+    (
+        "openucx/ucx, ib_iface.c",
+        "memlock-limit",
+        "FAIL",
+        "[1764423842.101] [node-2:2211 :0] ib_iface.c:1139 UCX  ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate "
+        "memory : Please set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)\n"
+        "Traceback (most recent call last):\n"
+        "RuntimeError: ucp_ep_create failed: Input/output error\n",
+    ),
+    (
+        "Neuron runtime, error codes",
+        "neuron-hardware",
+        "RETRY_ELSEWHERE",
+        "2026-Nov-29 13:44:02.0114 22113:23001 ERROR  NMGR:dlr_infer  Inference completed with err: 1201 "
+        "(NRT_EXEC_HW_ERR_HBM_UE)\n"
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Bad StatusOr access: INTERNAL: Execution failed with status code 1201\n",
+    ),
+    (
+        "MindSpore, compute_graph_node.cc",
+        "mindspore-scheduler",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Failed to register the compute graph node: 1. Reach max retry times, timeout to connect to the "
+        "scheduler 10.0.0.1:8118.\n",
+    ),
+    (
+        "PyTorch, TCPStore.cpp",
+        "rendezvous-incomplete",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 2/3 clients joined.\n",
+    ),
+    (
+        "PyTorch, TORCH_INTERNAL_ASSERT in an extension",
+        "assertion",
+        "FAIL",
+        "terminate called after throwing an instance of 'c10::Error'\n"
+        '  what():  index >= 0 && index < sizes.size() INTERNAL ASSERT FAILED at "/w/csrc/moe_dispatch.cpp":118, '
+        "please report a bug to PyTorch. expert index 64 out of range\n"
+        "Exception raised from dispatch at /w/csrc/moe_dispatch.cpp:118 (most recent call first):\n",
+    ),
+    (
+        "pytorch/pytorch, ProcessGroupNCCL.cpp",
+        "nccl-setup",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "torch.distributed.DistNetworkError: [2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] "
+        "via c10d key-value store by store->get('0'), but store->get('0') got error: Socket Timeout\n",
+    ),
+    (
+        "pytorch/pytorch, c10d, seconds",
+        "rendezvous-refused",
+        "RETRY_HERE",
+        "torch.distributed.DistNetworkError: The client socket has timed out after 300s while trying to connect to "
+        "(trainer-master-0, 23456).\n",
+    ),
+    (
+        "kubernetes-client/python, rest.py",
+        "service-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "kubernetes.client.exceptions.ApiException: (500)\nReason: Internal Server Error\n"
+        'HTTP response body: {"message":"etcdserver: request timed out","code":500}\n',
+    ),
+    (
+        "redis/redis-py, exceptions.py",
+        "service-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "redis.exceptions.BusyLoadingError: Redis is loading the dataset in memory\n",
+    ),
+    (
+        "Slurm, launch.c",
+        "usage",
+        "FAIL",
+        "srun: error: Unable to create step for job 118233: Invalid generic resource (gres) specification\n",
+    ),
+    (
+        "PyTorch, MapAllocator.cpp",
+        "too-many-files",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: unable to open shared memory object </torch_8412_3382781205_1021> in read-write mode: Too many "
+        "open files (24)\n",
+    ),
+    (
+        "Linux, ext4",
+        "io-error",
+        "RETRY_ELSEWHERE",
+        "EXT4-fs error (device nvme0n1p1): ext4_journal_check_start:83: comm python3: Detected aborted journal\n"
+        "Traceback (most recent call last):\n"
+        "OSError: [Errno 30] Read-only file system: '/local_nvme/cache/job_8812'\n",
     ),
     (
         "splitbrain/Watcher#23",
@@ -77,7 +665,7 @@ FAILURES = [
     ),
     (
         "pytorch/pytorch#10853",
-        "cuda-launch-failure",
+        "cuda-launch-timeout",
         "FAIL",
         "THCudaCheck FAIL file=/pytorch/aten/src/THC/generic/THCTensorCopy.cpp "
         "line=21 error=6 : the launch timed out and was terminated\n"
@@ -598,7 +1186,7 @@ FAILURES = [
     ),
     (
         "marin#7650",
-        "connection-refused",
+        "jax-peer-gone",
         "RETRY_HERE",
         "WatchTasksAsync failed for task 3: UNAVAILABLE: failed to connect to all addresses; last error: "
         "UNKNOWN: ipv4:10.186.213.145:13305: Failed to connect to remote host: Connection refused\n",
@@ -699,8 +1287,8 @@ FAILURES = [
     ),
     (
         "Ray",
-        "host-out-of-memory",
-        "FAIL",
+        "node-memory-low",
+        "RETRY_ELSEWHERE",
         "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n"
         "Memory on the node (IP: 10.0.0.1, ID: ed95) where the task (actor ID: 308b) was running was "
         "480.10GB / 503.55GB (0.953), which exceeds the memory usage threshold of 0.95.\n",
@@ -725,7 +1313,7 @@ FAILURES = [
     ),
     (
         "grid-lstm#5",
-        "no-space",
+        "write-failed",
         "FAIL",
         "/home/a/torch/install/bin/luajit: /home/a/torch/install/share/lua/5.1/torch/File.lua:210: write "
         "error: wrote 39776036 blocks instead of 41251350 at /tmp/luarocks_torch-scm-1-1419/torch7/lib/TH/THD"
@@ -783,7 +1371,7 @@ FAILURES = [
     ),
     (
         "awsome-distributed-ai#1225",
-        "no-space",
+        "write-failed",
         "FAIL",
         "Traceback (most recent call last):\n"
         "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 704 vs 598\n",
@@ -922,7 +1510,7 @@ FAILURES = [
     ),
     (
         "Slurm",
-        "oom-killed-child",
+        "memory-limit",
         "FAIL",
         "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM "
         "Killed.\n"
@@ -1038,6 +1626,668 @@ FAILURES = [
         "EE1002: 2024-09-03-16:50:00.041.231 Stream synchronize timeout. rtDeviceSynchronize execute failed, "
         "reason=[stream sync timeout]\n",
     ),
+    (
+        "cupy/cupy, runtime.pyx",
+        "cuda-ecc",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\n"
+        "cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorECCUncorrectable: uncorrectable ECC er"
+        "ror encountered\n",
+    ),
+    (
+        "gpuopenanalytics/pynvml, nvml.py",
+        "cuda-device-lost",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\n"
+        '  File "/opt/conda/lib/python3.10/site-packages/pynvml/nvml.py", line 979, in _nvmlCheckReturn\n'
+        "    raise NVMLError(ret)\n"
+        "pynvml.nvml.NVMLError_Unknown: Unknown Error\n",
+    ),
+    (
+        "pytorch/pytorch, c10/hip",
+        "cuda-illegal-access",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: HIP error: an illegal memory access was encountered\n"
+        "HIP kernel errors might be asynchronously reported at some other API call, so the stacktrace bel"
+        "ow might be incorrect.\n"
+        "For debugging consider passing AMD_SERIALIZE_KERNEL=3\n",
+    ),
+    (
+        "pytorch/pytorch, c10/hip, 2.9",
+        "cuda-launch-failure",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "torch.AcceleratorError: HIP error: unspecified launch failure\n"
+        "Search for `hipErrorLaunchFailure' in https://rocm.docs.amd.com\n",
+    ),
+    (
+        "ROCm/ROCm#6137",
+        "cuda-device-lost",
+        "RETRY_ELSEWHERE",
+        "HW Exception by GPU node-4 (Agent handle: 0x1b0fc990) reason :GPU Hang\n"
+        "[n1:08475] *** Process received signal ***\n"
+        "[n1:08475] Signal: Aborted (6)\n"
+        "[n1:08475] Signal code:  (-6)\n",
+    ),
+    (
+        "ROCm/hip#2187",
+        "cuda-wrong-architecture",
+        "FAIL",
+        '/src/external/hip-on-vdi/rocclr/hip_code_object.cpp:120: guarantee(false && "hipErrorNoBinaryFor'
+        "Gpu: Coudn't find binary for current devices!\")\n",
+    ),
+    (
+        "NVIDIA/libnvidia-container, nvc_info.c",
+        "cuda-init",
+        "RETRY_ELSEWHERE",
+        "nvidia-container-cli: detection error: nvml error: unknown error: unknown\n",
+    ),
+    (
+        "triton-lang/triton, build.py",
+        "extension-build",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Failed to find C compiler. Please specify via CC environment variable or set trito"
+        "n.knobs.build.impl.\n",
+    ),
+    (
+        "triton-lang/triton, errors.py",
+        "graph-break-compile",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "triton.runtime.autotuner.OutOfResources: out of resource: shared memory, Required: 147456, Hardw"
+        "are limit: 101376. Reducing block sizes or `num_stages` may help.\n",
+    ),
+    (
+        "jax-ml/jax, libtpu",
+        "tpu-in-use",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Unable to initialize backend 'tpu': ABORTED: The TPU is already in use by process "
+        "with pid 4121. Not attempting to load libtpu.so in this process. (set JAX_PLATFORMS='' to automa"
+        "tically choose an available backend)\n",
+    ),
+    (
+        "openucx/ucx#10755",
+        "nccl-ib",
+        "RETRY_ELSEWHERE",
+        "[c561-004:493850:0:493850] ib_mlx5_log.c:179  Remote operation error on mlx5_0:1/IB (synd 0x14 v"
+        "end 0x89 hw_synd 0/0)\n"
+        "[c561-004:493850:0:493850] ib_mlx5_log.c:179  RC QP 0x23b wqe[0]: RDMA_READ s-- [rva 0x14dfe965e"
+        "880 rkey 0x185823] [va 0x14d89d506000 len 589824 lkey 0x185621] [rqpn 0xa90 dlid=4 sl=0 port=1 s"
+        "rc_path_bits=0]\n"
+        "==== backtrace (tid: 493850) ====\n"
+        "0 0x0000000000012a10 uct_ib_mlx5_completion_with_err()  ???:0\n",
+    ),
+    (
+        "openucx/ucx#10451",
+        "nccl-ib",
+        "RETRY_ELSEWHERE",
+        "[1737742661.094513] [cn0244:260472:0]      ib_mlx5_dv.c:430  UCX  ERROR   mlx5dv_devx_obj_create"
+        "(QP) failed on mlx5_0, syndrome 0x2c4154: Remote I/O error\n"
+        "[cn0244:260472] pml_ucx.c:421  Error: ucp_ep_create(proc=47) failed: Input/output error\n"
+        "[cn0244:260472] pml_ucx.c:472  Error: Failed to resolve UCX endpoint for rank 19\n",
+    ),
+    (
+        "Open MPI users, btl_openib_component.c",
+        "nccl-ib",
+        "RETRY_ELSEWHERE",
+        "[[36944,1],41][btl_openib_component.c:3227:handle_wc] from compute-01-19 to: compute-01-04 error"
+        " polling LP CQ with status RETRY EXCEEDED ERROR status number 12 for wr_id 167703304 opcode 128 "
+        " vendor error 129 qp_idx 3\n"
+        "--------------------------------------------------------------------------\n"
+        "The InfiniBand retry count between two MPI processes has been\n"
+        "exceeded.\n",
+    ),
+    (
+        "Cray MPICH, ofi_events.c",
+        "nccl-ib",
+        "RETRY_ELSEWHERE",
+        "MPICH ERROR [Rank 1] [job id 858670.0] [Wed Mar  9 01:12:12 2022] [nid001986] - Abort(1687183) ("
+        "rank 1 in comm 0): Fatal error in PMPI_Recv: Other MPI error, error stack:\n"
+        "PMPI_Recv(177).................: MPI_Recv(buf=0x1, count=1) failed\n"
+        "MPIDI_OFI_handle_cq_error(1059): OFI poll failed (ofi_events.c:1061:MPIDI_OFI_handle_cq_error:In"
+        "put/output error - transport retry counter exceeded)\n",
+    ),
+    (
+        "Cray MPICH, ofi_events.c, CXI",
+        "nccl-ib",
+        "RETRY_ELSEWHERE",
+        "aborting job:\n"
+        "Fatal error in PMPI_Test: Other MPI error, error stack:\n"
+        "PMPI_Test(190).................: MPI_Test(request=0x5063830, flag=0x7ffe, status=0x7ffe) failed\n"
+        "MPIDI_OFI_handle_cq_error(1062): OFI poll failed (ofi_events.c:1064:MPIDI_OFI_handle_cq_error:In"
+        "put/output error - VNI_NOT_FOUND)\n",
+    ),
+    (
+        "cornelisnetworks/opa-psm2, opa_proto.c",
+        "nccl-ib",
+        "RETRY_ELSEWHERE",
+        "n7.12345hfi_wait_for_device: The /dev/hfi1_0 device failed to appear after 15.0 seconds: Connect"
+        "ion timed out\n",
+    ),
+    (
+        "linux-rdma/rdma-core, providers/mlx5/cq.c",
+        "nccl-ib",
+        "RETRY_ELSEWHERE",
+        "mlx5: n12: got completion with error:\n"
+        "00000000 00000000 00000000 00000000\n"
+        "00000000 00000000 00000000 00000000\n"
+        "00000001 00000000 00000000 00000000\n"
+        "00000000 00008813 080000a9 000b5ed2\n",
+    ),
+    (
+        "Linux, errno.h, ENOTSUPP",
+        "io-error",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\nOSError: [Errno 524] Unknown error 524: '/mnt/nfs/ckpt/step_100.pt'\n",
+    ),
+    (
+        "Linux, ENODEV of a file system",
+        "io-error",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\nOSError: [Errno 19] No such device: '/mnt/pfs/train/shard-7.tar'\n",
+    ),
+    (
+        "SQLite, SQLITE_IOERR",
+        "io-error",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\nsqlite3.OperationalError: disk I/O error\n",
+    ),
+    (
+        "SQLite, SQLITE_FULL",
+        "no-space",
+        "FAIL",
+        "Traceback (most recent call last):\nsqlite3.OperationalError: database or disk is full\n",
+    ),
+    (
+        "LMDB, mdb.c",
+        "corrupt-checkpoint",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "lmdb.CorruptedError: mdb_get: MDB_CORRUPTED: Located page was wrong type\n",
+    ),
+    (
+        "HDFGroup/hdf5, H5FDsec2.c",
+        "io-error",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\n"
+        "OSError: Unable to synchronously open file (file read failed: time = Tue Mar  5 10:11:12 2024\n"
+        ", filename = '/gpfs/data/train.h5', file descriptor = 31, errno = 5, error message = 'Input/outp"
+        "ut error', buf = 0x7ffd, total read size = 8)\n",
+    ),
+    (
+        "apache/hadoop, StandbyException",
+        "service-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o52.load.\n"
+        ": org.apache.hadoop.ipc.RemoteException(org.apache.hadoop.ipc.StandbyException): Operation categ"
+        "ory READ is not supported in state standby. Visit https://s.apache.org/sbnn-error\n",
+    ),
+    (
+        "apache/hadoop, hdfs dfs",
+        "service-unavailable",
+        "RETRY_HERE",
+        "mkdir: Cannot create directory /user/a/ckpt. Name node is in safe mode.\n",
+    ),
+    (
+        "apache/hadoop, DSQuotaExceededException",
+        "disk-quota",
+        "FAIL",
+        "put: org.apache.hadoop.hdfs.protocol.DSQuotaExceededException: The DiskSpace quota of /user/a is"
+        " exceeded: quota = 1099511627776 B = 1 TB but diskspace consumed = 1099511900000 B = 1.00 TB\n",
+    ),
+    (
+        "Java, UnknownHostException",
+        "name-resolution",
+        "RETRY_HERE",
+        "ls: java.net.UnknownHostException: nn1.hadoop.local\n",
+    ),
+    (
+        "minio/minio-py, error.py",
+        "store-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "minio.error.S3Error: S3 operation failed; code: SlowDownRead, message: Resource requested is unr"
+        "eadable, please reduce your request rate, resource: /b/x, request_id: 17, host_id: d, bucket_nam"
+        "e: b, object_name: x\n",
+    ),
+    (
+        "minio/minio-py, error.py, ServerError",
+        "service-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\nminio.error.ServerError: server failed with HTTP status code 502\n",
+    ),
+    (
+        "minio/minio-py, error.py, AccessDenied",
+        "store-refused",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "minio.error.S3Error: S3 operation failed; code: AccessDenied, message: Access Denied., resource:"
+        " /b/x, request_id: 17\n",
+    ),
+    (
+        "apache/arrow, s3fs.cc",
+        "service-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "OSError: When reading information for key 'train/000.parquet' in bucket 'data': AWS Error UNKNOW"
+        "N (HTTP status 503) during HeadObject operation: No response body.\n",
+    ),
+    (
+        "boto/botocore, exceptions.py",
+        "store-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "botocore.exceptions.SSLError: SSL validation failed for https://s3.local/b/k EOF occurred in vio"
+        "lation of protocol (_ssl.c:2427)\n",
+    ),
+    (
+        "fsspec/gcsfs, retry.py",
+        "service-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "gcsfs.retry.HttpError: We encountered an internal error. Please try again., 503\n",
+    ),
+    (
+        "googleapis/google-resumable-media-python, common.py",
+        "service-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "google.resumable_media.common.InvalidResponse: ('Request failed with status code', 503, 'Expecte"
+        "d one of', <HTTPStatus.OK: 200>)\n",
+    ),
+    (
+        "tensorflow/tensorflow, retrying_utils.cc",
+        "service-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "tensorflow.python.framework.errors_impl.AbortedError: All 10 retry attempts failed. The last fai"
+        "lure: Error executing an HTTP request: HTTP response code 503\n",
+    ),
+    (
+        "huggingface/xet-core",
+        "service-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Data processing error: CAS service error : ReqwestMiddleware Error: Request failed"
+        " after 5 retries\n",
+    ),
+    (
+        "Amazon S3, RequestTimeTooSkewed",
+        "node-clock",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\n"
+        "botocore.exceptions.ClientError: An error occurred (RequestTimeTooSkewed) when calling the PutOb"
+        "ject operation: The difference between the request time and the current time is too large.\n",
+    ),
+    (
+        "OpenSSL, X509_V_ERR_CERT_NOT_YET_VALID",
+        "node-clock",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\n"
+        "ssl.SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certif"
+        "icate is not yet valid (_ssl.c:1007)\n",
+    ),
+    (
+        "Go, net.DNSError",
+        "name-resolution",
+        "RETRY_HERE",
+        'ERROR "cp s3://b/ckpt.tar /tmp/ckpt.tar": RequestError: send request failed caused by: Get "http'
+        's://s3.local/b/ckpt.tar": dial tcp: lookup s3.local on 10.96.0.10:53: no such host\n',
+    ),
+    (
+        "Go, net.OpError",
+        "connection-refused",
+        "RETRY_HERE",
+        'Failed to copy: Put "https://obs.local/b/x": dial tcp 10.9.8.7:443: i/o timeout\n',
+    ),
+    (
+        "Go, net/http",
+        "connection-refused",
+        "RETRY_HERE",
+        'docker: Error response from daemon: Get "https://registry.local/v2/": net/http: TLS handshake timeout.\n',
+    ),
+    (
+        "git, remote-curl",
+        "service-unavailable",
+        "RETRY_HERE",
+        "fatal: unable to access 'https://git.local/a/b.git/': The requested URL returned error: 503\n",
+    ),
+    (
+        "pypa/pip, urllib3's Retry",
+        "name-resolution",
+        "RETRY_HERE",
+        "WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after co"
+        "nnection broken by 'NewConnectionError('<pip._vendor.urllib3.connection.HTTPSConnection object a"
+        "t 0x7f>: Failed to establish a new connection: [Errno -3] Temporary failure in name resolution')"
+        "': /simple/einops/\n"
+        "ERROR: Could not find a version that satisfies the requirement einops (from versions: none)\n"
+        "ERROR: No matching distribution found for einops\n",
+    ),
+    (
+        "pypa/pip, package_finder.py",
+        "python-import",
+        "FAIL",
+        "ERROR: Could not find a version that satisfies the requirement flash-attn==2.9.9 (from versions:"
+        " 0.2.4, 2.6.3)\n"
+        "ERROR: No matching distribution found for flash-attn==2.9.9\n",
+    ),
+    (
+        "Linux, ENFILE",
+        "node-files",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\n"
+        "OSError: [Errno 23] Too many open files in system: '/data/train/0001.bin'\n",
+    ),
+    (
+        "grpc/grpc, _channel.py",
+        "connection-refused",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that terminated with:\n"
+        "\tstatus = StatusCode.UNAVAILABLE\n"
+        '\tdetails = "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.5:8476: Failed '
+        'to connect to remote host: Connection refused"\n'
+        '\tdebug_error_string = "UNKNOWN:Error received from peer  {grpc_message:"failed to connect to all'
+        ' addresses", grpc_status:14}"\n'
+        ">\n",
+    ),
+    (
+        "grpc/grpc, c-ares",
+        "name-resolution",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "jaxlib.xla_extension.XlaRuntimeError: UNAVAILABLE: DNS resolution failed for trainer-0.svc:1234:"
+        " C-ares status is not ARES_SUCCESS qtype=A name=trainer-0.svc is_balancer=0: Domain name not fou"
+        "nd\n",
+    ),
+    (
+        "jax-ml/jax, GetKeyValue",
+        "jax-peer-gone",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: Getting local topologies failed: GetKeyValue() "
+        "timed out with key: cuda:local_topology/cuda/1 and duration: 2m\n",
+    ),
+    (
+        "jax-ml/jax, XLA:TPU",
+        "cuda-out-of-memory",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran o"
+        "ut of memory in memory space hbm. Used 17.52G of 15.48G hbm. Exceeded hbm capacity by 2.04G.\n",
+    ),
+    (
+        "tensorflow/tensorflow, collective ops",
+        "tensorflow-peer-gone",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "tensorflow.python.framework.errors_impl.UnavailableError: Collective ops is aborted by: Socket c"
+        "losed\n"
+        "The error could be from a previous operation. Restart your program to reset. [Op:CollectiveReduc"
+        "eV2]\n",
+    ),
+    (
+        "ray-project/ray, gcs_rpc_client.h",
+        "connection-refused",
+        "RETRY_HERE",
+        "[2024-05-10 03:11:22,100 E 812 812] gcs_rpc_client.h:179: Failed to connect to GCS at address 10"
+        ".0.0.1:6379 within 5 seconds.\n"
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Failed to connect to GCS.\n",
+    ),
+    (
+        "SchedMD/slurm, srun",
+        "connection-refused",
+        "RETRY_HERE",
+        "srun: error: Task launch for StepId=812.0 failed on node n3: Communication connection failure\n"
+        "srun: error: Application launch failed: Communication connection failure\n",
+    ),
+    (
+        "SchedMD/slurm, slurmstepd",
+        "memory-limit",
+        "FAIL",
+        "slurmstepd: error: Job 812 exceeded memory limit (67381932 > 67108864), being killed\n"
+        "slurmstepd: error: Exceeded job memory limit\n",
+    ),
+    (
+        "Python, subprocess",
+        "segfault",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' died with <Signals.SIGS"
+        "EGV: 11>.\n",
+    ),
+    (
+        "Python, subprocess, SIGTERM",
+        "keyboard-interrupt",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' died with <Signals.SIGT"
+        "ERM: 15>.\n",
+    ),
+    (
+        "pytorch/pytorch, DataLoader.cpp",
+        "segfault",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: DataLoader worker (pid 41213) is killed by signal: Segmentation fault. \n",
+    ),
+    (
+        "pytorch/pytorch, CUDAMallocAsyncAllocator.cpp",
+        "cuda-out-of-memory",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "torch.OutOfMemoryError: Allocation on device 1 would exceed allowed memory. (out of memory)\n"
+        "Currently allocated     : 21.87 GiB\n"
+        "Requested               : 1.25 GiB\n"
+        "Device limit            : 23.99 GiB\n",
+    ),
+    (
+        "apache/arrow, memory_pool.cc",
+        "host-out-of-memory",
+        "FAIL",
+        "Traceback (most recent call last):\npyarrow.lib.ArrowMemoryError: malloc of size 8589934592 failed\n",
+    ),
+    (
+        "openucx/ucx, mm_posix.c",
+        "shared-memory-full",
+        "FAIL",
+        "[1672743521.813] [n3:5511:0]       mm_posix.c:206  UCX  ERROR   Not enough memory to write total"
+        " of 4292720 bytes. Please check that /dev/shm or the directory you specified has more available "
+        "memory.\n",
+    ),
+    (
+        "open-mpi/ompi, help-opal-shmem-mmap.txt",
+        "shared-memory-full",
+        "FAIL",
+        "--------------------------------------------------------------------------\n"
+        "It appears as if there is not enough space for /dev/shm/vader_segment.n3.1000.5f.1 (the shared-m"
+        "emory backing\n"
+        "file). It is likely that your MPI job will now either abort or experience\n"
+        "performance degradation.\n"
+        "\n"
+        "  Local host:  n3\n"
+        "  Space Requested: 4194312 B\n"
+        "  Space Available: 3866624 B\n"
+        "--------------------------------------------------------------------------\n",
+    ),
+    (
+        "Java, OutOfMemoryError",
+        "host-out-of-memory",
+        "FAIL",
+        'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space\n'
+        "\tat java.util.Arrays.copyOf(Arrays.java:3332)\n",
+    ),
+    (
+        "bash",
+        "command-not-found",
+        "FAIL",
+        "bash: ./train.sh: /usr/bin/python3.9: bad interpreter: No such file or directory\n",
+    ),
+    (
+        "ROCm/MIOpen",
+        "miopen",
+        "FAIL",
+        "MIOpen Error: /long_pathname/src/ocl/convolutionocl.cpp:534: No suitable algorithm was found to "
+        "execute the required convolution\n"
+        "Traceback (most recent call last):\n"
+        "RuntimeError: miopenStatusInternalError\n",
+    ),
+    (
+        "openucx/ucx, ib_iface.c",
+        "nccl-ib",
+        "RETRY_ELSEWHERE",
+        "[n3:5511:0:5511]  ib_iface.c:1000 UCX  ERROR ibv_create_ah(dlid=49152 sl=0 port=1 src_path_bits="
+        "0 dgid=::ffff:10.0.0.2) failed: Network is unreachable\n",
+    ),
+    (
+        "mindspore-ai/mindspore, ascend_memory",
+        "npu-out-of-memory",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: \n"
+        "----------------------------------------------------\n"
+        "- Memory not enough:\n"
+        "----------------------------------------------------\n"
+        "Device(id:1) memory isn't enough and alloc failed, kernel name: Default/Mul-op1, alloc size: 214"
+        "7483648B.\n",
+    ),
+    (
+        "awslabs/s3-connector-for-pytorch",
+        "service-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "s3torchconnectorclient._mountpoint_s3_client.S3Exception: Client error: Unknown response error: "
+        'MetaRequestResult { response_status: 503, crt_error: Error(14342, "aws-c-s3: AWS_ERROR_S3_SLOW_D'
+        'OWN, Response code indicates throttling") }\n',
+    ),
+    (
+        "Azure/azure-core",
+        "service-unavailable",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "azure.core.exceptions.HttpResponseError: Operation returned an invalid status 'Service Unavailab"
+        "le'\n",
+    ),
+    (
+        "redis/redis-py",
+        "connection-refused",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\nredis.exceptions.TimeoutError: Timeout connecting to server\n",
+    ),
+    (
+        "mongodb/mongo-python-driver",
+        "connection-refused",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "pymongo.errors.ServerSelectionTimeoutError: db:27017: timed out (configured timeouts: socketTime"
+        "outMS: 20000.0ms), Timeout: 30s\n",
+    ),
+    (
+        "ray-project/ray, ray start",
+        "address-in-use",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\n"
+        "ConnectionError: Ray is trying to start at 10.0.0.1:6379, but is already running at 10.0.0.9:637"
+        "9. Please specify a different port using the `--port` flag of `ray start` command.\n",
+    ),
+    (
+        "musl, ldso",
+        "shared-library",
+        "FAIL",
+        "Error loading shared library libgomp.so.1: No such file or directory (needed by /app/train)\n",
+    ),
+    (
+        "Python, tarfile",
+        "corrupt-checkpoint",
+        "FAIL",
+        "Traceback (most recent call last):\ntarfile.ReadError: unexpected end of data\n",
+    ),
+    (
+        "pytorch/pytorch, default_planner.py",
+        "checkpoint-mismatch",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Missing key in checkpoint state_dict: optimizer.state.exp_avg.\n",
+    ),
+    (
+        "facebookresearch/fairseq, dynamic_loss_scaler.py",
+        "loss-scale",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding. Try lo"
+        "wering the learning rate, using gradient clipping or increasing the batch size.\n",
+    ),
+    (
+        "pytorch/pytorch, anomaly mode",
+        "loss-not-finite",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.\n",
+    ),
+    (
+        "pytorch/pytorch, cudnn",
+        "cudnn",
+        "FAIL",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0) but found r"
+        "untime version (8, 9, 7). PyTorch already comes bundled with cuDNN.\n",
+    ),
+    (
+        "aws/aws-cli",
+        "service-unavailable",
+        "RETRY_HERE",
+        'fatal error: Could not connect to the endpoint URL: "https://b.s3.us-east-1.amazonaws.com/?list-type=2"\n',
+    ),
+    ("aws/aws-cli, credentials", "store-refused", "FAIL", "fatal error: Unable to locate credentials\n"),
+    ("GoogleCloudPlatform/gsutil", "service-unavailable", "RETRY_HERE", "ServiceException: 503 Backend Error\n"),
+    ("curl", "connection-refused", "RETRY_HERE", "curl: (52) Empty reply from server\n"),
+    (
+        "dpkp/kafka-python",
+        "connection-refused",
+        "RETRY_HERE",
+        "Traceback (most recent call last):\nkafka.errors.NoBrokersAvailable: NoBrokersAvailable\n",
+    ),
+    (
+        "SchedMD/slurm, time limit",
+        "slurm-time-limit",
+        "FAIL",
+        "slurmstepd: error: *** JOB 812 ON n1 CANCELLED AT 2024-05-10T03:11:22 DUE TO TIME LIMIT ***\n",
+    ),
+    (
+        "pytorch/pytorch, CUDAFunctions.cpp",
+        "cuda-driver-missing",
+        "RETRY_ELSEWHERE",
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a "
+        "driver from http://www.nvidia.com/Download/index.aspx\n",
+    ),
+    (
+        "Rust, std::io::Error",
+        "address-in-use",
+        "RETRY_HERE",
+        "thread 'main' panicked at src/main.rs:9:10:\n"
+        'called `Result::unwrap()` on an `Err` value: Os { code: 98, kind: AddrInUse, message: "Address already in '
+        'use" }\n',
+    ),
+    ("glibc, malloc.c", "heap-corruption", "FAIL", "corrupted double-linked list\n"),
+    (
+        "Python, faulthandler",
+        "bus-error",
+        "FAIL",
+        'Fatal Python error: Bus error\n\nThread 0x00007f (most recent call first):\n  File "/x/np.py", line 3\n',
+    ),
+    (
+        "Open MPI users 2009, PSM",
+        "nccl-ib",
+        "RETRY_ELSEWHERE",
+        "nyx0818.28120ipath_wait_for_device: The /dev/ipath device failed to appear after 30.0 seconds: Connection "
+        "timed out\n",
+    ),
 ]
 ROOTS = [one for one in FAILURES if one[1] in {row.id for row in builtin().signatures if row.role == "root"}]
 
@@ -1074,3 +2324,62 @@ def test_its_rank_is_found_among_its_victims(
     (main, *_) = causes(found)
     assert (main.signature, main.culprit) == (signature, 2)
     assert advise(found, causes(found)).action == action
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "metrics push failed: 503 Service Unavailable, will try later\n",
+        "Error: Failed to connect to wandb, continuing offline\n",
+        "requests.exceptions.ConnectionError: no route to the tracker\n",
+    ],
+)
+@pytest.mark.parametrize(("steps", "action"), [(50, "FAIL"), (1, "RETRY_HERE")])
+def test_a_service_that_the_program_did_without_is_no_cause(
+    noise: str, steps: int, action: str, tmp_path: Path
+) -> None:
+    """With much other output between it and the exception that ended the rank."""
+    raised = "Traceback (most recent call last):\nRuntimeError: stack expects each tensor to be equal size\n"
+    found = known(tmp_path, [noise + "step 1 loss 2.1\n" * steps + raised])
+    assert advise(found, causes(found)).action == action
+
+
+VICTIM = PEERS["nccl"]
+RESET = "WARNING urllib3: Retrying after connection broken by 'ConnectionResetError(104, 'Connection reset by peer')'\n"
+WAITED = "NET/IB : Got completion from peer 10.0.0.2 with status=12 opcode=1 len=0 vendor err 129\n"
+CHECKPOINT = (
+    "Traceback (most recent call last):\n"
+    "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2])\n"
+    "Traceback (most recent call last): (RANK 2)\n"
+    "PermissionError: [Errno 13] Permission denied: '/ckpt/__2_0.distcp'\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "culprit", "action"),
+    [
+        ([VICTIM, RESET + "step 2\nTraceback (most recent call last):\nOSError: bad signature\n"], 1, "FAIL"),
+        ([WAITED, "Traceback (most recent call last):\nKeyError: 'labels'\n"], 1, "FAIL"),
+        ([WAITED, "step 2 loss 2.1\n"], 0, "RETRY_ELSEWHERE"),
+        ([CHECKPOINT] * 4, 2, "FAIL"),
+        (
+            [VICTIM, "terminate called after throwing an instance of 'std::out_of_range'\n  what():  bad id\n"],
+            1,
+            "FAIL",
+        ),
+        ([VICTIM, "ERROR: version 3 is not supported\n"], 1, "FAIL"),
+        (["ERROR: a worker died\n", "Traceback (most recent call last):\nIndexError: 7\n"], 1, "FAIL"),
+        ([VICTIM, "tee: /var/log/x: Permission denied\nTraceback (most recent call last):\nKeyError: 1\n"], 1, "FAIL"),
+        (["--- Logging error ---\nTraceback (most recent call last):\nFileNotFoundError: x\nstep 3\n"], 0, "FAIL"),
+    ],
+)
+def test_who_is_the_cause_and_who_follows(outputs: list[str], culprit: int, action: str, tmp_path: Path) -> None:
+    found = known(tmp_path, outputs)
+    (main, *_) = causes(found)
+    assert (main.culprit, advise(found, causes(found)).action) == (culprit, action)
+
+
+def test_a_line_that_only_mentions_an_error_is_no_word_of_a_rank_that_ended(tmp_path: Path) -> None:
+    found = known(tmp_path, [PEERS["nccl"], "- GPU is lost\n", PEERS["nccl"]])
+    (main, *_) = causes(found)
+    assert (main.culprit, advise(found, causes(found)).action) == (1, "FAIL")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.agent.why import signatures
-from muster.agent.why.causes.causes_said import VAGUE
+from muster.agent.why.causes.sign_words import VAGUE
 from muster.agent.why.signature_patterns import MAX_WAYS, BadPattern, compiled
 from muster.agent.why.signatures import Hit, Scan
 
@@ -86,7 +86,7 @@ SAMPLES = [
     ),
     # facebookresearch/metaseq#52
     (
-        "rendezvous-refused",
+        "rendezvous-incomplete",
         "RuntimeError: Timed out initializing process group in store based barrier on rank: 4330, for key: "
         "store_based_barrier_key:522 (world_size=2048, worker_count=1792, timeout=0:30:00)\n",
     ),
@@ -419,7 +419,7 @@ SAMPLES = [
             ("cann-remote-error", 507057),
             ("cann-driver", 507010),
             ("cann-driver", 507899),
-            ("cann-task-timeout", 507014),
+            ("cann-aicore", 507014),
             ("cann-task-timeout", 507048),
             ("cann-wait-failed", 507011),
             ("cann-wait-failed", 507046),
@@ -668,9 +668,9 @@ SAMPLES = [
         "192.169.83.120: [2023-10-13 11:34:28,758] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python3', '-u', "
         "'main.py', '--local_rank=7'] exits with return code = -6\n",
     ),
-    ("abort", "*** Error in `python': munmap_chunk(): invalid pointer: 0x00007f2d46754000 ***\n"),
+    ("heap-corruption", "*** Error in `python': munmap_chunk(): invalid pointer: 0x00007f2d46754000 ***\n"),
     (
-        "abort",
+        "heap-corruption",
         "src/tcmalloc.cc:278] Attempt to free invalid pointer 0x7ffe44b66698 \n"
         "/pai_bootstrap.sh: line 259:   342 Aborted                 (core dumped) python main.py\n",
     ),
@@ -681,8 +681,16 @@ SAMPLES = [
         "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n",
     ),
     ("uncaught", "panic: runtime error: index out of range [3] with length 3\n\ngoroutine 1 [running]:\n"),
-    ("uncaught", 'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space\n\tat a.B.c(B.java:1)\n'),
-    ("uncaught", "Error executing job with overrides: ['a=1']\nCould not override 'a'.\n"),
+    ("uncaught", 'Exception in thread "main" java.lang.NullPointerException: null\n\tat a.B.c(B.java:1)\n'),
+    (
+        "host-out-of-memory",
+        'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space\n\tat a.B.c(B.java:1)\n',
+    ),
+    ("error-line", "Error executing job with overrides: ['a=1']\nboom\n"),
+    (
+        "usage",
+        "Could not override 'trainer.max_stepz'.\nKey 'max_stepz' is not in struct\n    full_key: trainer.max_stepz\n",
+    ),
     # without a traceback
     ("exception-line", "could not go on\nRuntimeError: boom\n"),
     ("exception-line", "[rank3]: mypkg.errors.ConfigException: no such key: lr\nbye\n"),
@@ -760,6 +768,8 @@ def test_output_without_errors_holds_no_sign() -> None:
         f"step {i} loss {2.3 - i / 1000:.3f} | 1.2 s/it | {i} Killed pixels | saved to /data/error_log/{i}.pt\n"
         "NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\n"
         "UserWarning: The given NumPy array is not writable\n"
+        f"epoch status=429/1000, status: 500 steps done, {i}: status code map loaded, 429 Too Many tokens\n"
+        "[1690000000.1] [n3:5511:0]  ucp_worker.c:1855 UCX  INFO  ep_cfg[1]: tag(rc_mlx5/mlx5_0:1)\n"
         "n7:811:900 [0] transport/net_ib.cc:95 NCCL WARN NET/IB : mlx5_0:1 Got async event : client reregistration\n"
         for i in range(300)
     )
@@ -785,6 +795,43 @@ def test_tracebacks_of_several_workers_in_one_output_are_kept_apart() -> None:
         (1, "KeyError: 'loss'"),
         (0, "RuntimeError: the other is gone"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "worker"),
+    [
+        ("[1,2]<stderr>:", 2),  # mpirun --tag-output, horovodrun
+        ("2: ", 2),  # srun -l
+        ("worker-1: ", None),  # pdsh, of DeepSpeed
+        ("(RayTrainWorker pid=812, ip=10.0.0.2) ", None),
+        ("2026-05-10T03:11:22.10{}Z stderr F ", None),  # a container's log
+    ],
+)
+def test_the_exception_below_a_traceback_behind_prefixes_is_shown(prefix: str, worker: int | None) -> None:
+    """Without the prefix, in which a time may differ from line to line."""
+    lines = ["Traceback (most recent call last):", '  File "a.py", line 3, in f', "    g()", "KeyError: 'labels'"]
+    text = "".join(f"{prefix.format(number)}{line}\n" for number, line in enumerate(lines))
+    assert [(hit.signature.id, hit.line, hit.worker) for hit in found(text.encode()).hits] == [
+        ("python-exception", "KeyError: 'labels'", worker)
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hip_code_object.cpp:120: guarantee(false && \"hipErrorNoBinaryForGpu: Coudn't find binary for current "
+        'devices!")',
+        ", filename = '/gpfs/a.h5', descriptor = 31, errno = 5, error message = 'Input/output error', buf = 0x7ffd",
+        'called `Result::unwrap()` on an `Err` value: Os { code: 98, kind: AddrInUse, message: "Address already in '
+        'use" }',
+        '\tdetails = "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.5:8476: Connection refused"',
+        "google.resumable_media.common.InvalidResponse: ('Request failed with status code', 503, 'Expected one of')",
+    ],
+)
+def test_what_reports_an_error_in_quotes(line: str) -> None:
+    """An assertion in C, HDF5, Rust, gRPC and an exception whose name does not end in Error."""
+    (hit,) = found(f"{line}\n".encode()).hits
+    assert not hit.mentioned
 
 
 def test_the_exception_below_a_traceback_in_a_box_is_shown() -> None:
