@@ -27,6 +27,7 @@ def test_a_slowdown_is_found_in_noise():
     assert sum(each is not None and each.slower(1.05) for each in found) >= 45
 
 
+@pytest.mark.slow
 def test_noise_is_no_slowdown():
     chance = random.Random(2)
     for count in (FEWEST_ROUNDS, 12, 30):

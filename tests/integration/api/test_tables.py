@@ -51,6 +51,7 @@ def widest(text: str) -> int:
     return max(len(line) for line in text.splitlines() if len(line.split()) > 1)
 
 
+@pytest.mark.slow
 def test_eighty_columns_are_enough(busy: Daemon) -> None:
     narrow = {"COLUMNS": "80"}
     for words in (("ps", "-a"), ("status", "train-llama-7b"), ("status", "broken"), ("node",)):
@@ -69,6 +70,7 @@ def test_eighty_columns_are_enough(busy: Daemon) -> None:
     assert any(line.startswith("command ") and line.count("--an-option") == 9 for line in facts)
 
 
+@pytest.mark.slow
 def test_yaml_says_what_json_says(busy: Daemon) -> None:
     for words in (("ps", "-a"), ("status", "broken"), ("node",), ("why", "broken")):
         of_json = json.loads(busy.cli(*words, "-o", "json").stdout)

@@ -135,6 +135,7 @@ def test_an_old_job_is_stopped(node: Node, last: Release) -> None:
 
 
 @pytest.mark.parametrize("killed", ["supervisor", "nursery", "both"])
+@pytest.mark.slow
 def test_kills_behind_an_upgrade(node: Node, last: Release, killed: str) -> None:
     """The old nursery replaces its supervisors as long as it lives, then the new one does."""
     node.start_old(last)

@@ -49,6 +49,7 @@ def fits(daemon: Daemon) -> int:
     return code
 
 
+@pytest.mark.slow
 def test_a_fit_node(fit: Daemon) -> None:
     assert asked(fit) == (0, "fit\n")
     assert asked(fit, "--format", "nhc") == (0, "")
@@ -60,6 +61,7 @@ def test_a_fit_node(fit: Daemon) -> None:
 
 
 @pytest.mark.parametrize(("code", "expected"), [("FS_SPACE_LOW", 0), ("FS_NOT_MOUNTED", 1)])
+@pytest.mark.slow
 def test_a_condition_counts_by_its_status(fit: Daemon, code: str, expected: int) -> None:
     """WARN is fit, CRITICAL is not."""
     assert fit.cli("check", "inject", code).returncode == 0
@@ -76,6 +78,7 @@ def test_a_condition_counts_by_its_status(fit: Daemon, code: str, expected: int)
         assert json.loads(asked(fit, "--format", "json")[1])["conditions"][0]["code"] == code
 
 
+@pytest.mark.slow
 def test_a_drained_node_is_not_fit_but_its_checks_may_be(fit: Daemon) -> None:
     fit.cli("node", "drain", "a new\ncable")
     code, said = asked(fit)
@@ -97,6 +100,7 @@ def test_until_the_first_looks_are_done_it_is_unknown(make_daemon: Callable[...,
     assert json.loads(asked(daemon, "--format", "json")[1])["fit"] is None
 
 
+@pytest.mark.slow
 def test_without_an_answer_it_is_unknown(fit: Daemon) -> None:
     os.kill(fit.pid, signal.SIGSTOP)
     try:
@@ -111,6 +115,7 @@ def test_without_an_answer_it_is_unknown(fit: Daemon) -> None:
     assert fit.cli("check", "--gate", "--now", "recovery").returncode == 0
 
 
+@pytest.mark.slow
 def test_contradictory_options_are_refused(fit: Daemon) -> None:
     for options in (
         ("--format", "npd", "mounts", "--gate"),

@@ -109,6 +109,7 @@ def test_an_xid_of_the_driver_is_an_event_a_condition_and_a_fault_for_the_verdic
     assert "Xid 79" in ended.verdict.recommendation_reason
 
 
+@pytest.mark.slow
 def test_what_is_counted_over_a_day_outlives_the_daemon(make_daemon: Callable[..., Daemon], tmp_path: Path):
     twice_is_too_often = 0x80E01801
     with FakeCards.for_test(tmp_path / "npus", "ascend", 1) as npus:

@@ -170,6 +170,7 @@ def test_check_of_names_without_a_name_server(resolver):
     assert (code, found["dns"]["code"]) == (0, "DNS_OK")
 
 
+@pytest.mark.slow
 def test_a_name_server_that_never_answers_is_unknown(resolver, silent, tmp_path):
     (tmp_path / "volcano").mkdir()
     (tmp_path / "volcano" / "worker.host").write_text("worker-0.example\nlocalhost\n")
@@ -187,6 +188,7 @@ def test_a_job_whose_nodes_do_not_resolve(resolver, boxed, tmp_path):
     assert found["dns"].code == "DNS_SERVER_FAILED" and "worker-1.example" in found["dns"].reason
 
 
+@pytest.mark.slow
 def test_a_name_server_that_never_answers_refuses_no_job(resolver, silent, boxed):
     daemon = boxed(NEUTRAL.replace("deadline_s = 60", "deadline_s = 8"), resolver)
     job_id = daemon.run("true", nodes=["localhost", "worker-1.example"], master_port=1234).job_id

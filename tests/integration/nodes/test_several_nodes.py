@@ -501,6 +501,7 @@ def test_why_finds_the_replicas_of_a_torchx_app(nodes: list[Daemon]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_why_compares_the_clocks_of_the_nodes(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
     """By the nodes' own times the one that failed last was the first, twelve seconds before the other."""
     late, early = (make_daemon(by=with_clock(tmp_path / str(ahead), ahead)) for ahead in (-5, 7))
