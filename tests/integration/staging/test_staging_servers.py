@@ -136,10 +136,10 @@ def test_a_copy_that_is_killed_again_and_again_and_one_out_of_time(
         start(shared, f"silent-{seconds}", tmp_path, staging_timeout=duration_pb2.Duration(seconds=seconds), **fields)
         job = shared.wait(f"silent-{seconds}")
         assert job.state == FAILED and job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE, job
-        assert f"inputs: did not end within {seconds} s" in job.verdict.summary, job
+        assert f" did not end within {seconds} s" in job.verdict.summary, job
         if "ClientConnector" in job.verdict.summary:
             break
-    assert f"within {seconds} s: http://127.0.0.1:1/x: ClientConnector" in job.verdict.summary, job
+    assert f"inputs: did not end within {seconds} s: http://127.0.0.1:1/x: ClientConnector" in job.verdict.summary, job
 
 
 def keys(folder: Path, text: str) -> str:
