@@ -41,7 +41,7 @@ END_S = 10.0
 _LOOK_S = 0.02
 _AGAIN_S = 1.0
 #: Seconds between two looks at the sockets, and looks in a row without one until the daemon ends.
-SOCKETS_S, SOCKETS_LOOKS = 1.0, 3
+SOCKETS_S, SOCKETS_LOOKS = 2.0, 2
 
 _log = structlog.get_logger(__name__)
 

@@ -21,7 +21,7 @@ Ts = TypeVarTuple("Ts")
 #: Seconds between two tries to start a thread, at first and at most; and between two words about it.
 _PAUSE_S, _PAUSE_MOST_S, _SAY_S = 0.02, 1.0, 60.0
 #: Seconds after which a thread of `InOrder` that has nothing to do ends.
-_REST_S = 5.0
+_REST_S = 30.0
 
 _log = structlog.get_logger(__name__)
 

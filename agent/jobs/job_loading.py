@@ -18,6 +18,7 @@ from muster.agent.jobs.entry import Told
 from muster.agent.jobs.job_table import JobTable
 from muster.agent.jobs.job_work import JobWork
 from muster.agent.jobs.live.job_tasks import JobTasks
+from muster.probes.calls.heartbeat import until_tick
 from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import explain
@@ -112,7 +113,7 @@ class JobLoading:
         """Retries unreadable jobs until they can be read or turn out to be damaged. Runs until cancelled."""
         pause = Backoff(READ_AGAIN_S, READ_AGAIN_MOST_S)
         while True:
-            await anyio.sleep(pause.next())
+            await anyio.sleep(until_tick(pause.next()))
             if not self._table.ended.unread:
                 pause.reset()
             for job_id in sorted(self._table.ended.unread):

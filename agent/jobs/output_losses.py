@@ -11,6 +11,7 @@ import structlog
 from muster.agent import threads
 from muster.agent.jobs.entry import Entry
 from muster.agent.text import time_of_day
+from muster.probes.calls.heartbeat import until_tick
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.kernel.dataclass import dataclass
@@ -59,7 +60,7 @@ class OutputLosses:
                 else:
                     del self._lines[line.log]
                     await self._written(line)
-            await anyio.sleep(LOOK_S)
+            await anyio.sleep(until_tick(LOOK_S))
 
     def ended(self, entry: Entry) -> None:
         """A job has ended, or was found ended: writes the lines that its logs lack as soon as possible."""

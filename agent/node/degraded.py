@@ -30,7 +30,7 @@ from muster.supervisors.system import descriptors
 from muster.supervisors.system.spare import Spare
 
 #: Seconds between two looks at descriptors, and at folders; time limit for a folder's disk to answer.
-FDS_S, FOLDERS_S, ANSWER_S = 0.5, 10.0, 5.0
+FDS_S, FOLDERS_S, ANSWER_S = 1.0, 10.0, 5.0
 #: Seconds of one look after which a disk is silent: a busy one may take some. With FOLDERS_S before it and
 #: job_work.LOOK_S behind it less than the 30 s that a command waits, so that it learns what its call waits for.
 SILENT_S = 15.0

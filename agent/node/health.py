@@ -23,6 +23,7 @@ from muster.agent.node.node_file import DrainState, Fault, NodeState, XidMemory,
 from muster.agent.node.node_notes import Notes
 from muster.agent.node.node_watch import Looks, NodeWatch
 from muster.probes.active import active_settings
+from muster.probes.calls.heartbeat import until_tick
 from muster.probes.cards.driver import Driver
 from muster.probes.checks.result import CheckResult, Status
 from muster.probes.kernel import process
@@ -288,7 +289,7 @@ class NodeHealth:
             await tasks.start(watch.run)
             task_status.started()
             while True:
-                await anyio.sleep(UPKEEP_S)
+                await anyio.sleep(until_tick(UPKEEP_S))
                 self.upkeep()
 
     def upkeep(self) -> None:

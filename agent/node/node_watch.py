@@ -4,6 +4,7 @@ Every check has its own look, and each look has a time limit, so none blocks ano
 finding UNKNOWN, and never ends the watch.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 
 from muster.agent.config.schema import Config
+from muster.probes.calls.heartbeat import EARLY_S
 from muster.probes.cards.accelerator import CardEvent
 from muster.probes.cards.driver import Driver
 from muster.probes.checks.precheck import UnknownItem
@@ -29,6 +31,8 @@ MARGIN_S = 2.0
 RELOAD_S = 5.0
 #: Seconds of pause after the watch of kernel or driver failed because of a bug.
 REST_S = 5.0
+#: Checks with so long an interval have their turns on whole seconds, when the daemon is awake anyway (`until_tick`).
+WHOLE_S = 5.0
 #: A periodic look uses a driver reading up to so many seconds old, if telemetry does not read the driver anyway.
 FRESH_S = 5.0
 
@@ -74,6 +78,8 @@ class CheckSchedule:
                 continue
             found.append(item)
             turn.due += turn.interval - turn.early
+            if turn.early and turn.interval >= WHOLE_S:
+                turn.due = math.ceil(turn.due)  # to wake an idle daemon costs more than most checks
             turn.early = 0.0
             if turn.due <= now:
                 turn.due = now + turn.interval
@@ -181,7 +187,7 @@ class NodeWatch:
             checks = self.catalogue.values() if self.on else ()
             now = anyio.current_time()
             self._rota.arrange({check.item: check.interval_s for check in checks if check.interval_s > 0}, now)
-            for item in self._rota.due(now):
+            for item in self._rota.due(now + EARLY_S):
                 if item not in self._running:
                     self._running.add(item)
                     group.start_soon(self._turn, item, name=f"check {item}")

@@ -19,6 +19,7 @@ from muster.agent.reset import reset_file
 from muster.agent.reset.reset_file import ResetEvent, ResetRecord, ResetState
 from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep, StepStatus
 from muster.agent.text import local
+from muster.probes.calls.heartbeat import until_tick
 from muster.probes.cards.accelerator import Card
 from muster.probes.cards.driver import View
 from muster.probes.kernel import process
@@ -172,7 +173,7 @@ class Resets:
             await self._tell_interrupted()
             task_status.started()
             while True:
-                await anyio.sleep(AUTOMATIC_S)
+                await anyio.sleep(until_tick(AUTOMATIC_S))
                 await self._look_after_program()
                 if self._parts.config().reset.codes:
                     await self._start_by_itself()

@@ -17,21 +17,24 @@ from muster.probes.kernel.dataclass import dataclass
 
 #: Seconds after which a changed period is noticed, however long the one before it was.
 NOTICE_S = 5.0
+#: A loop counts whole milliseconds, so its timers fire up to half of one early. Who wakes up so close before a turn
+#: takes it: to sleep again would cost two more wake-ups each time.
+EARLY_S = 0.001
 #: What is asked for out of turn begins no sooner than so many seconds after the time before.
 APART_S = 1.0
 
 
-def until_tick(period_s: float) -> float:
-    """Seconds until the next multiple of a period on the monotonic clock, at least a quarter of the period. Tasks that
-    look every so often at something cheap wait so, and wake up together: to wake an idle process costs more than such a
-    look."""
-    left = period_s - time.monotonic() % period_s
+def until_tick(period_s: float, now: float | None = None) -> float:
+    """Seconds until the next multiple of a period on the monotonic clock, which says `now`; at least a quarter of the
+    period. Tasks that look every so often at something cheap wait so, and wake up together: to wake an idle process
+    costs more than such a look."""
+    left = period_s - (time.monotonic() if now is None else now) % period_s
     return left if left >= period_s / 4 else left + period_s
 
 
 @dataclass(slots=True, eq=False)
 class Beat:
-    """An action every `period()` seconds (over 0), first `phase_s` seconds after the start.
+    """An action every `period()` seconds (over 0), first `phase_s` (under 1) after the whole second of the start.
 
     `act` raises nothing but cancellation. `done` counts how often it completed, `skipped` the turns that it missed
     because it took too long; `took_s` is the duration of the last one in seconds.
@@ -56,18 +59,19 @@ class Beat:
 
     async def run(self) -> None:
         """For ever."""
-        last = anyio.current_time() + self.phase_s - self.period()
+        now = anyio.current_time()
+        last = now - now % 1 + self.phase_s - self.period()  # turns on whole seconds are those of `until_tick`
         begun = -math.inf
         while True:
             begin = anyio.current_time()
             due = last + self.period()
             wanted = min(due, begun + APART_S) if self._soon else due
-            if (left := wanted - begin) > 0:
+            if (left := wanted - begin) > EARLY_S:
                 with CancelScope() as self._nap:
-                    await anyio.sleep(min(left, NOTICE_S))
+                    await anyio.sleep(min(left, until_tick(NOTICE_S, begin)))
                 self._nap = None
                 continue
-            if begin < due:
+            if begin < due - EARLY_S:
                 last = begin - self.period()
             self._soon, begun = False, begin
             await self.act()

@@ -19,7 +19,7 @@ from muster.supervisors.supervision_errors import explain
 from muster.supervisors.system import trust
 
 #: Seconds between two looks at the cards.
-LOOK_S = 0.5
+LOOK_S = 1.0
 
 _log = structlog.get_logger(__name__)
 

@@ -5,6 +5,7 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.jobs.entry import GONE, Entry
+from muster.probes.calls.heartbeat import until_tick
 from muster.supervisors.supervision_errors import JournalDamaged, explain
 
 #: Seconds between two looks.
@@ -27,7 +28,7 @@ class JournalWatch:
         try:
             while True:
                 self._say(await self._threads.run(self._look))
-                await anyio.sleep(LOOK_S)
+                await anyio.sleep(until_tick(LOOK_S))
         finally:
             self._entry.note("record", "")
 

@@ -10,6 +10,7 @@ import structlog
 from muster.agent import threads
 from muster.agent.events.event_store import Event
 from muster.agent.jobs.entry import Entry
+from muster.probes.calls.heartbeat import until_tick
 from muster.probes.kernel import process
 from muster.probes.kernel.process import STUCK
 from muster.supervisors.supervision_errors import explain
@@ -49,7 +50,7 @@ class StuckSupervisor:
                     _log.info("supervisor.not_looked_at", job=self._entry.job_id, error=explain(error))
                 else:
                     self.saw(pid, state)
-                await anyio.sleep(AGAIN_S if self._stuck else LOOK_S)
+                await anyio.sleep(until_tick(AGAIN_S if self._stuck else LOOK_S))
         finally:
             self._entry.note("stuck", "")
             self._entry.stuck = ""

@@ -61,6 +61,25 @@ async def test_each_period_from_the_phase_on(monkeypatch: pytest.MonkeyPatch):
     assert beat.took_s == pytest.approx(0.01)
 
 
+async def test_a_timer_that_fires_a_little_early_is_not_waited_for_twice(monkeypatch: pytest.MonkeyPatch):
+    """Loops count whole milliseconds."""
+
+    class Early(Clock):
+        sleeps = 0
+
+        async def sleep(self, seconds: float) -> None:
+            self.sleeps += 1
+            await super().sleep(seconds - 0.0004)
+
+    clock, times = Early(4.5), list[float]()
+    monkeypatch.setattr(heartbeat, "anyio", SimpleNamespace(current_time=clock.current_time, sleep=clock.sleep))
+    beat = Beat("x", lambda: 1.0, at(clock, times, lambda _: 0.0))
+    with pytest.raises(Over):
+        await beat.run()
+    assert times == pytest.approx([0.0, 1.0, 2.0, 3.0, 4.0], abs=0.001)
+    assert clock.sleeps == len(times)
+
+
 async def test_a_slow_caller_skips_periods_and_keeps_the_time(monkeypatch: pytest.MonkeyPatch):
     times, beat = await run(monkeypatch, 9.5, lambda _: 1.0, lambda n: 3.4 if n == 1 else 0.0, 0.0)
     # The second one takes from 1 to 4.4: what was due at 2, 3 and 4 is not made up for but once.
