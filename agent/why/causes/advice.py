@@ -72,6 +72,7 @@ SIGNATURES: dict[str, Advice] = {
     "read-only": Advice(_FAIL, "it writes to a read-only file system, and no fault of it is known"),
     "nccl-system-error": Advice(_FAIL, "a system call of NCCL failed, and no fault of the node is known"),
     "shared-memory-full": Advice(_FAIL, "shared memory (/dev/shm) is too small for it; a restart would fail, too"),
+    "cuda-driver-too-old": Advice(_ELSEWHERE, "this node's driver is too old for the program; a newer one may run it"),
     "node-memory-low": Advice(_ELSEWHERE, "this node ran low on memory"),
     "disk-quota": Advice(_FAIL, "the quota of the job's user is used up: free space first"),
     "corrupt-checkpoint": Advice(_FAIL, "a file that it reads is damaged; it would fail on any node"),
