@@ -203,7 +203,10 @@ def _happening(event: Event, entry: Entry) -> Happening:
     if "confidence" in attributes:
         with contextlib.suppress(ValueError):
             sure = float(attributes["confidence"])
-    return Happening(event.time, event.kind, text, event.rank, number, code, grave, before, sure)
+    rank, ranks = event.rank, attributes.get("ranks", "")
+    if event.kind == "job.hung" and ranks.isdecimal():  # the others wait for this one
+        rank = int(ranks)
+    return Happening(event.time, event.kind, text, rank, number, code, grave, before, sure)
 
 
 def near(one: Happening, zero: float) -> bool:

@@ -56,6 +56,8 @@ TABLE: dict[tuple[str, SeenIn], Advice] = {
     ("device", SeenIn.OUTPUT): Advice(_FAIL, "the program failed on a card, and no fault of the card is known"),
     ("environment", SeenIn.OUTPUT): Advice(_FAIL, "the program does not match its environment"),
     ("job", SeenIn.LAUNCHER): Advice(_FAIL, "a worker failed by itself, and no fault of the node is known"),
+    ("hang", SeenIn.RECORDS): Advice(_HERE, "the job hung, and no fault of the node is known"),
+    ("hang", SeenIn.CARD): Advice(_ELSEWHERE, "a driver of the node hung: isolate the node"),
     ("unknown", SeenIn.LAUNCHER): Advice(
         _HERE, "a signal from outside the job ended a worker, and no fault of the job or the node is known"
     ),

@@ -3,6 +3,7 @@
 import re
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from muster.agent.node.node_notes import CLEARED, CONDITION
 from muster.agent.why import curves
@@ -12,7 +13,10 @@ from muster.agent.why.facts import Facts
 from muster.supervisors.model.states import Outcome, StopCause
 
 #: Events of the hang rule that may be the reason why a job ended.
-_HUNG, _DRIVER, _SUSPECTED = "job.hung", "job.driver_hang", "job.suspected_hang"
+_HUNG, _DRIVER, _SUSPECTED, _RECOVERED = "job.hung", "job.driver_hang", "job.suspected_hang", "job.recovered"
+#: For so many seconds ranks that give up waiting write errors and dump their state before the first of them exits:
+#: PyTorch's watchdog waits 15 s for the flight recorder's dumps, and the rule looks every 15 s.
+GIVING_UP_S = 60.0
 #: Below this confidence of the hang rule a hang is only possible (docs/concepts/hang.md).
 _UNSURE = 0.5
 #: The user of a process that the kernel killed: "Killed process 77 (python3) ..., UID:1000 pgtables:8kB".
@@ -76,9 +80,9 @@ def _is_of_other_user(killed: Happening, uid: int | None) -> bool:
 
 
 def hung(facts: Facts, *, stopped: bool) -> Cause | None:
-    """A hang because of which muster ended the job (`stopped`), or after which the job failed by itself."""
-    last = _last_of_hang(facts)
-    told = last if last is not None and last.kind in (_HUNG, _DRIVER) and last.at <= facts.zero + 1.0 else None
+    """A hang because of which muster ended the job (`stopped`), or which lasted until the job failed by itself: its
+    library's time limit had passed, say."""
+    told = _lasted_until_end(facts)
     for_it = any(rank.outcome is Outcome.HUNG for rank in facts.job.ranks)
     stop = facts.job.stop
     for_it |= told is not None and stop is not None and stop.cause is StopCause.HUNG
@@ -87,7 +91,27 @@ def hung(facts: Facts, *, stopped: bool) -> Cause | None:
     text = "its ranks made no progress" if told is None else told.text
     text = ("a driver hung: " if told is not None and told.kind == _DRIVER else "it hung: ") + text
     text += "; muster ended it for that reason" if stopped else ""
-    return _hang_cause(facts, text, HIGH if stopped else MEDIUM)
+    confidence = HIGH if stopped else LOW if told is not None and _is_unsure(told) else MEDIUM
+    of_driver = told is not None and told.kind == _DRIVER
+    found = replace(_hang_cause(facts, text, confidence), seen=SeenIn.CARD if of_driver else SeenIn.RECORDS)
+    return replace(found, rank=told.rank) if told is not None and not stopped and confidence != LOW else found
+
+
+def _lasted_until_end(facts: Facts) -> Happening | None:
+    """The hang of which this attempt did not recover. What ranks write, and the work they do, when they give up waiting
+    counts as life: a hang that ends so shortly before the first failure has lasted."""
+    began, found = _beginning(facts), None
+    for one in facts.happenings:
+        if began <= one.at <= facts.zero + 1.0:
+            if one.kind in (_HUNG, _DRIVER):
+                found = one
+            elif one.kind == _SUSPECTED or (one.kind == _RECOVERED and one.at < facts.zero - GIVING_UP_S):
+                found = None
+    return found
+
+
+def _is_unsure(told: Happening) -> bool:
+    return told.confidence is not None and told.confidence < _UNSURE
 
 
 def after_hang(facts: Facts, said: Cause) -> bool:
@@ -113,7 +137,7 @@ def hung_then_stopped(facts: Facts) -> Cause | None:
 def hangs_now(facts: Facts) -> Iterator[Cause]:
     """A running job: the last verdict of the hang rule."""
     last = _last_of_hang(facts)
-    if last is not None and last.kind != "job.recovered":
+    if last is not None and last.kind != _RECOVERED:
         steps = [f"Read its stacks: `muster stacks {facts.entry.job_id}`; the odd rank comes first."]
         # The stacks show whom the others wait for after the event.
         known = facts.suspected if last.kind == _SUSPECTED else ""
@@ -122,7 +146,7 @@ def hangs_now(facts: Facts) -> Iterator[Cause]:
             text = f"a driver hangs: {last.text}"
         elif last.kind == _HUNG:
             steps.append("If it should compute, stop it and restart it from its checkpoint; otherwise leave it alone.")
-            sure = LOW if last.confidence is not None and last.confidence < _UNSURE else HIGH
+            sure = LOW if _is_unsure(last) else HIGH
         seen = tuple(curves.remarks(facts.minutes))
         yield Cause(text, sure, "hang", tuple(steps), evidence=seen)
 
@@ -163,8 +187,13 @@ def _last_of_hang(facts: Facts) -> Happening | None:
 
 def _last_of(facts: Facts, kinds: Sequence[str]) -> Happening | None:
     """The last event of one of these kinds about this attempt."""
-    began = facts.job.started_at or facts.job.accepted_at
+    began = _beginning(facts)
     return next((one for one in reversed(facts.happenings) if one.kind in kinds and one.at >= began), None)
+
+
+def _beginning(facts: Facts) -> float:
+    """Of this attempt."""
+    return facts.job.started_at or facts.job.accepted_at
 
 
 def _remedies(found: Sequence[Happening]) -> list[str]:

@@ -75,7 +75,10 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
     if said is not None and said.is_root and said.confidence != LOW:
         yield said
         said = None
-    yield causes_hardware.hung(facts, stopped=False)
+    hang = causes_hardware.hung(facts, stopped=False)
+    if hang is not None and hang.confidence != LOW:
+        yield hang
+        hang = None
     if said is None and causes_launched.exited(facts):
         # The kernel did not kill it, but perhaps a process of another job.
         yield worker
@@ -86,6 +89,7 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
         yield causes_ended.left_early(facts, said)
     if ended_for_hang is None or said is None or not causes_hardware.after_hang(facts, said):
         yield said
+    yield hang
     yield card
     yield worker
     yield causes_ended.lost(facts)

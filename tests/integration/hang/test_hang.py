@@ -54,7 +54,8 @@ def daemon(make_daemon: Callable[..., Daemon], cards: FakeCards) -> Daemon:
 
 def start(daemon: Daemon, job_id: str, **fields: Any) -> Any:
     request = job_pb2.CardRequest(count=2)
-    spec = job_pb2.JobSpec(job_id=job_id, command=STILL, cards=request, grace_steps=[], **fields)
+    fields = {"command": STILL} | fields
+    spec = job_pb2.JobSpec(job_id=job_id, cards=request, grace_steps=[], **fields)
     daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     return daemon.until_running(job_id)
 
@@ -217,6 +218,31 @@ def test_a_job_is_ended_for_it_where_that_was_asked_for(daemon: Daemon, cards: F
     assert job_pb2.RANK_OUTCOME_HUNG in {rank.outcome for rank in job.ranks}
     assert job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE
     assert "hung" in daemon.cli("why", "j").stdout
+
+
+@pytest.mark.slow
+def test_a_hang_that_a_library_ends_is_the_cause(daemon: Daemon, cards: FakeCards, tmp_path: Path):
+    """Its time limit has passed. Ranks that give up waiting show signs of life: the job has not recovered."""
+    text = (
+        "[rank0]:[E1130 02:44:13 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds "
+        "before timing out."
+    )
+    gives_up = f"until test -e {tmp_path}/over; do sleep 0.1; done; echo '{text}'; exit 1"
+    work(cards)
+    start(daemon, "j", command=("sh", "-c", gives_up))
+    worked(daemon, cards, "j")
+    spin(cards)
+    eventually(lambda: verdict(daemon, "j") == "HUNG", 120)
+    work(cards)
+    eventually(lambda: kinds(daemon, "j").count("job.recovered") == 1, 60)
+    (tmp_path / "over").touch()
+    job = daemon.explained("j")
+    assert job.verdict.cause.startswith("it hung: HUNG (spin)"), job.verdict
+    assert job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE
+    assert job.verdict.recommendation_reason == "the job hung, and no fault of the node is known"
+    report = json.loads(daemon.cli("why", "j", "-o", "json").stdout)
+    assert [cause["signature"] for cause in report["otherCauses"]] == ["nccl-timeout"], report
 
 
 @pytest.mark.slow

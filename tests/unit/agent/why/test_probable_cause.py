@@ -597,10 +597,27 @@ def test_a_running_job_hangs_as_surely_as_the_rule_says(confidence: float | None
 def test_a_hang_after_which_it_failed_by_itself() -> None:
     known = facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(HUNG,))
     assert first(known) == ("hang", "", "medium")
-    recovered = happening("job.recovered", "goes on", 2.0)
-    assert first(facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(HUNG, recovered)))[1] == "nccl-timeout"
+    assert causes(known)[0].rank is None
+    named = replace(HUNG, rank=1)
+    assert causes(facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(named,)))[0].culprit == 1
+    root = facts(*FAILED, signs=(sign("python-exception"),), happenings=(named,))
+    assert first(root)[1] == "python-exception", "what a rank says of itself counts more"
+    long_ago = replace(HUNG, at=ZERO - 400.0)
+    recovered = happening("job.recovered", "goes on", 300.0)
+    assert first(facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(long_ago, recovered)))[1] == "nccl-timeout"
+    unsure = replace(HUNG, confidence=0.4)
+    assert first(facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(unsure,)))[1] == "nccl-timeout"
     earlier = happening("job.hung", "in the attempt before", RAN + 50)
     assert first(facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(earlier,)))[1] == "nccl-timeout"
+
+
+@pytest.mark.parametrize("before", [0.25, 20.0, -0.5])
+def test_what_ranks_write_when_they_give_up_waiting_is_no_recovery(before: float) -> None:
+    """The library's time limit has passed: each writes an error, dumps its state, and exits."""
+    recovered = happening("job.recovered", "does not hang: gives signs of life", before)
+    hung = replace(HUNG, at=ZERO - RAN + 10.0, rank=1)
+    known = facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(hung, recovered))
+    assert first(known) == ("hang", "", "medium") and causes(known)[0].culprit == 1
 
 
 # --- a status alone ---------------------------------------------------------------------------------------------------

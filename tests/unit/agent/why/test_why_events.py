@@ -66,6 +66,14 @@ async def test_what_concerns_the_job(store: EventStore, entry: Entry) -> None:
     assert read.trouble == ""
 
 
+async def test_the_one_rank_that_the_others_wait_for(store: EventStore, entry: Entry) -> None:
+    for ranks in ("1", "0,1", ""):
+        put(store, BEGAN + 1, "job.hung", f"it hangs: {ranks}", "j", ranks=ranks)
+    put(store, BEGAN + 2, "job.recovered", "goes on", "j", ranks="1")
+    found = around.happenings((await around.read(store, entry)).kept, [], entry)
+    assert [one.rank for one in found] == [1, None, None, None]
+
+
 async def test_more_events_than_a_page(store: EventStore, entry: Entry) -> None:
     for number in range(2500):
         put(store, BEGAN + number / 100, "job.warning", str(number), "j" if number % 2 else "k")
