@@ -94,7 +94,14 @@ def hung(facts: Facts, *, stopped: bool) -> Cause | None:
     confidence = HIGH if stopped else LOW if told is not None and _is_unsure(told) else MEDIUM
     of_driver = told is not None and told.kind == _DRIVER
     found = replace(_hang_cause(facts, text, confidence), seen=SeenIn.CARD if of_driver else SeenIn.RECORDS)
-    return replace(found, rank=told.rank) if told is not None and not stopped and confidence != LOW else found
+    return replace(found, rank=_waited_for(facts, told)) if not stopped and confidence != LOW else found
+
+
+def _waited_for(facts: Facts, told: Happening | None) -> int | None:
+    """The rank of the job for which the others wait. The rule numbers a launcher's workers as the launcher does: none
+    of them is a rank of the job."""
+    own = [rank.rank for rank in facts.job.ranks if not rank.launches]
+    return told.rank if told is not None and told.rank in own else None
 
 
 def _lasted_until_end(facts: Facts) -> Happening | None:

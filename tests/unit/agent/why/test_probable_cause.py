@@ -8,6 +8,7 @@ import pytest
 from muster.agent.events.event_store import Event
 from muster.agent.why.around import Events
 from muster.agent.why.causes import past_attempts
+from muster.agent.why.causes.advice import advise
 from muster.agent.why.causes.past_attempts import first_failures, repeated
 from muster.agent.why.causes.probable_cause import causes
 from muster.agent.why.curves import Curve, Minutes
@@ -609,6 +610,16 @@ def test_a_hang_after_which_it_failed_by_itself() -> None:
     assert first(facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(unsure,)))[1] == "nccl-timeout"
     earlier = happening("job.hung", "in the attempt before", RAN + 50)
     assert first(facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(earlier,)))[1] == "nccl-timeout"
+
+
+@pytest.mark.parametrize(("number", "role"), [(2, "launcher"), (0, "launcher"), (2, "rank")])
+def test_a_worker_of_a_launcher_is_no_rank_of_the_job(number: int, role: str) -> None:
+    """The rule numbers workers as their launcher does."""
+    hung = replace(HUNG, rank=number)
+    failed, early = rank(0, Outcome.EXITED, code=1, role=role), Verdict(1, "", recommendation="FAIL")
+    known = facts(failed, signs=(sign("nccl-timeout"),), happenings=(hung,), verdict=early)
+    assert first(known) == ("hang", "", "medium") and causes(known)[0].culprit is None
+    assert advise(known, causes(known)).action == "RETRY_HERE"
 
 
 @pytest.mark.parametrize("before", [0.25, 20.0, -0.5])
