@@ -124,9 +124,10 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
     registry.of_daemon = (limits, own_logs)
     crashes = Crashes(events, health.found, registry.known)
     nursery.died = crashes.died
-    losses = OutputLosses(root, health.found, registry.writing)
+    losses = OutputLosses(root, health.found, registry)
     registry.ended.on_ended.append(losses.ended)
     registry.ended.on_lacking.append(losses.ended)
+    registry.ended.on_removed.append(losses.removed)
 
     resets = Resets(
         ResetParts(root=root, config=config, events=events, driver=driver, health=health, registry=registry)

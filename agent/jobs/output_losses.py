@@ -2,7 +2,8 @@
 lines about gaps in which jobs ended, which are written once there is space."""
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -10,6 +11,7 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.registry import Registry
 from muster.agent.text import time_of_day
 from muster.probes.calls.heartbeat import until_tick
 from muster.probes.checks.codes import EXPLANATIONS
@@ -31,35 +33,32 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _GapLine:
-    """A gap's line that the log of an ended job still lacks. `end`: bytes of its output."""
+    """A gap's line that the log of an ended job still lacks. `end`: bytes of its output. `is_removed`: the job was
+    removed; if its logs were kept, they get the line, and otherwise nothing may make them anew."""
 
     log: Path
     line: str
     end: int
     entry: Entry
     rank: int
+    is_removed: bool = False
 
 
 class OutputLosses:
     """Belongs to one event loop."""
 
-    def __init__(self, root: Root, found: Callable[[CheckResult], None], jobs: Callable[[], Iterable[Entry]]) -> None:
-        """`found` latches a condition of the node; `jobs` returns those that may write output."""
-        self._root, self._found, self._jobs = root, found, jobs
+    def __init__(self, root: Root, found: Callable[[CheckResult], None], registry: Registry) -> None:
+        """`found` latches a condition of the node."""
+        self._root, self._found, self._registry = root, found, registry
         self._lines: dict[Path, _GapLine] = {}
 
     async def run(self) -> None:
         """Looks at all jobs until cancelled."""
         while True:
             self._condition()
-            for line in list(self._lines.values()):
-                try:
-                    await threads.run(_write, line)
-                except OSError as error:
-                    _log.info("gap_line.not_written", log=str(line.log), error=str(error))
-                else:
-                    del self._lines[line.log]
-                    await self._written(line)
+            for log, line in list(self._lines.items()):
+                async with self._registry.alone(line.entry.job_id):  # it may be being removed
+                    await self._complete(log)
             await anyio.sleep(until_tick(LOOK_S))
 
     def ended(self, entry: Entry) -> None:
@@ -70,6 +69,25 @@ class OutputLosses:
         for log in logs_of(self._root, entry.job_id, job):
             if line := job.missing_lines.get(log.number):
                 self._lines[log.path] = _GapLine(log.path, line, job.log_ends.get(log.number, -1), entry, log.number)
+
+    def removed(self, job_id: str) -> None:
+        """The job's record was removed, and perhaps its logs."""
+        for log, line in self._lines.items():
+            if line.entry.job_id == job_id:
+                self._lines[log] = replace(line, is_removed=True)
+
+    async def _complete(self, log: Path) -> None:
+        line = self._lines[log]
+        if line.is_removed and self._registry.is_known(line.entry.job_id):  # another of this name
+            del self._lines[log]
+            return
+        try:
+            await threads.run(_write, line)
+        except OSError as error:
+            _log.info("gap_line.not_written", log=str(log), error=str(error))
+        else:
+            del self._lines[log]
+            await self._written(line)
 
     async def _written(self, line: _GapLine) -> None:
         """The last line ends the job's warning, also for a later reader of the job."""
@@ -83,7 +101,7 @@ class OutputLosses:
     def _condition(self) -> None:
         jobs = 0
         gaps = []
-        for entry in self._jobs():
+        for entry in self._registry.writing():
             own = [gap for rank in entry.job.gaps if (gap := entry.gap(rank)) is not None]
             jobs += bool(own)
             gaps += own
@@ -110,6 +128,8 @@ def _others(missing: _GapLine) -> Claims:
 
 def _write(missing: _GapLine) -> None:
     """Appends the line, unless it exists or the log was removed. Blocks. Raises OSError."""
+    if missing.is_removed and not missing.log.is_file():
+        return
     gone = removals(missing.log)
     if gone and not gone[-1].lost and gone[-1].end >= missing.end:
         return

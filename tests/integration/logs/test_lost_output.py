@@ -28,17 +28,17 @@ def line(number: int) -> bytes:
 class Job:
     """Two ranks that write a line when they are told to."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self.daemon = daemon
-        daemon.run("sh", "-c", WRITER, job_id="job", ranks=2)
-        daemon.until_running("job")
+    def __init__(self, daemon: Daemon, job_id: str = "job") -> None:
+        self.daemon, self.id = daemon, job_id
+        daemon.run("sh", "-c", WRITER, job_id=job_id, ranks=2)
+        daemon.until_running(job_id)
         self.lines = [0, 0]
 
     def home(self, rank: int) -> Path:
-        return self.daemon.root.job("job").workspace / f"device{rank}"
+        return self.daemon.root.job(self.id).workspace / f"device{rank}"
 
     def log(self, rank: int) -> Path:
-        return self.daemon.root.rank_log("job", rank, rank)
+        return self.daemon.root.rank_log(self.id, rank, rank)
 
     def write(self, rank: int) -> None:
         self.lines[rank] += 1
@@ -51,13 +51,13 @@ class Job:
         return self.gap(rank)
 
     def gap(self, rank: int) -> Any:
-        found = self.daemon.get("job").ranks[rank]
+        found = self.daemon.get(self.id).ranks[rank]
         return found.output_gap if found.HasField("output_gap") else None
 
     def end(self) -> Any:
         for rank in range(2):
             (self.home(rank) / "end").touch()
-        return self.daemon.wait("job")
+        return self.daemon.wait(self.id)
 
 
 def in_place(log: Path, what: str) -> None:
@@ -388,6 +388,33 @@ def test_an_empty_folder_in_the_place_of_a_log_goes_with_the_job(daemon: Daemon)
     daemon.stop("job", grace_s=0)
     assert daemon.cli("rm", "--force", "job").returncode == 0
     assert not [path for path in daemon.root.log.iterdir() if path.name.startswith("job-")]
+
+
+def test_a_removed_job_gets_no_line_about_its_gap_any_more(daemon: Daemon) -> None:
+    """The daemon tries every few seconds to complete logs in which a job ended with a gap: a file of that name would be
+    nobody's, or another job's."""
+    jobs = [_ended_with_a_gap(daemon, job_id) for job_id in ("job", "kept", "last")]
+    for job in jobs:
+        (job.log(0) / "file").unlink()
+    assert daemon.cli("rm", "job").returncode == 0
+    assert daemon.cli("rm", "kept", "--keep-logs").returncode == 0
+    last = jobs[2].log(0)
+    last.rmdir()  # it is the last in each round
+    eventually(lambda: last.is_file() and gap_lines(last.read_bytes()), 60)
+    assert not [path for path in daemon.root.log.iterdir() if path.name.startswith("job-")]
+    assert jobs[1].log(0).is_dir()
+
+
+def _ended_with_a_gap(daemon: Daemon, job_id: str) -> Job:
+    job = Job(daemon, job_id)
+    job.write(0)
+    eventually(lambda: job.log(0).exists() and job.log(0).read_bytes() == line(1))
+    job.log(0).unlink()
+    job.log(0).mkdir()
+    (job.log(0) / "file").touch()
+    eventually(lambda: job.gap_after_a_line(0))
+    job.end()
+    return job
 
 
 @pytest.mark.parametrize("what", ["truncated", "deleted", "replaced"])
