@@ -1,5 +1,6 @@
 """Gathers all facts about a job for its report; probable_cause.py judges them."""
 
+import contextlib
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.logs.log_reading import RankLogFile
 from muster.agent.why import around as why_events
 from muster.agent.why import curves, log_signs, signatures
-from muster.agent.why.around import Events, Happening
+from muster.agent.why.around import OOM_KILL, Events, Happening
 from muster.agent.why.curves import Minutes
 from muster.agent.why.known import Known
 from muster.agent.why.log_signs import Launched, Searched, Sign, Wanted
@@ -23,7 +24,7 @@ from muster.agent.why.signatures import Table
 from muster.agent.why.worker_logs import Place
 from muster.probes.calls import watched
 from muster.probes.hang import HangVerdict
-from muster.probes.kernel import kmsg
+from muster.probes.kernel import kmsg, process
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.kmsg import Crash
 from muster.probes.kernel.known_names import ASCEND_LOGS
@@ -37,6 +38,7 @@ from muster.supervisors.model.lifecycle import Attempt, Job, Rank
 from muster.supervisors.model.states import Outcome, State
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import NotStartable
+from muster.supervisors.system import oom
 
 #: Limits of the ranks whose logs are searched: ranks that failed by themselves, and others.
 MAX_FAILED, MAX_OTHERS = 16, 48
@@ -60,7 +62,8 @@ class Facts:
     the logs of earlier attempts show, by number of the attempt. `crashes`: what the kernel reports about the job's
     processes. `unwritable`: the file systems that a log calls full or read-only, by the path that it names. `uid`: the
     user of the job's processes, as the kernel's log has it; None: unknown. `suspected`: what the hang rule sees now, as
-    a sentence, while it suspects that the job hangs."""
+    a sentence, while it suspects that the job hangs. `killed_in_others`: pids that the kernel killed at the limit of a
+    cgroup that has nothing of the job."""
 
     entry: Entry
     now: float
@@ -78,6 +81,7 @@ class Facts:
     unwritable: Mapping[str, Unwritable] = field(default_factory=dict)
     uid: int | None = None
     suspected: str = ""
+    killed_in_others: frozenset[int] = frozenset()
 
     @property
     def job(self) -> Job:
@@ -191,11 +195,21 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
         await _unwritable(searched),
         _uid(entry),
         _suspected(known.hangs.found(entry)),
+        await _killed_in_others(job, told),
     )
 
 
 def _suspected(now: CurrentHang | None) -> str:
     return now.reason if now is not None and now.change.verdict is HangVerdict.SUSPECT else ""
+
+
+async def _killed_in_others(job: Job, told: Sequence[Happening]) -> frozenset[int]:
+    if not any(one.code == OOM_KILL for one in told):
+        return frozenset()
+    since = process.uptime() - (time.time() - job.accepted_at)
+    with contextlib.suppress(OSError, watched.StillHanging), anyio.move_on_after(TABLE_S):
+        return await watched.call("the kernel's log", lambda: oom.killed_in_others(job.memory_cgroup, since))
+    return frozenset()
 
 
 def _uid(entry: Entry) -> int | None:

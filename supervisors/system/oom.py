@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import time
+from collections.abc import Sequence
 
 from muster.probes.kernel import kmsg, process
 from muster.probes.kernel.kmsg import KernelRecord
@@ -91,6 +92,35 @@ def killed_at_limit(cgroup: str, since: float) -> str | None:
     if not found:
         return "a process"
     return found[-1] if any(parse_limited(record, _oldest(recent), cgroup) for record in records) else None
+
+
+def killed_in_others(cgroup: str, since: float) -> frozenset[int]:
+    """Processes (pids) that the kernel has killed since `since` (seconds of CLOCK_BOOTTIME) because a cgroup without
+    anything of a job had reached its limit; the job's memory is counted in `cgroup` (path; empty: none of its own).
+    Empty where the log may not be read, or the cgroups around this process are unknown, as in a container. Blocks."""
+    own = ""
+    with contextlib.suppress(OSError):
+        own = process.cgroup(hierarchy="memory") or process.cgroup()
+    around = _names(own)
+    found = [_LIMITED.search(record.text) for record in (_records() or ()) if record.seconds >= _oldest(since)]
+    return frozenset(
+        int(match[3]) for match in found if match is not None and around and not concerns(match[1], cgroup, around)
+    )
+
+
+def concerns(limited: str, cgroup: str, around: Sequence[str]) -> bool:
+    """Whether there may be processes of a job in the cgroup `limited` (as the host sees it): it is the job's, in it, or
+    around it. Only names are compared. `around`: those of the cgroups around this process, from the outermost."""
+    names, mine = _names(limited), os.path.basename(cgroup)
+    if not names or mine in names or names[-1] in (*around, *_names(cgroup)):
+        return True
+    if mine or around[-1] not in names:
+        return False
+    return not names[names.index(around[-1]) + 1].startswith("muster-")  # else another job's
+
+
+def _names(cgroup: str) -> list[str]:
+    return [name for name in cgroup.split("/") if name]
 
 
 def _oldest(since: float) -> float:

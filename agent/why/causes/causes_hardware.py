@@ -19,6 +19,7 @@ _HUNG, _DRIVER, _SUSPECTED, _RECOVERED = "job.hung", "job.driver_hang", "job.sus
 GIVING_UP_S = 60.0
 #: Below this confidence of the hang rule a hang is only possible (docs/concepts/hang.md).
 _UNSURE = 0.5
+_KILLED = re.compile(r"Killed process ([0-9]{1,10}) ")
 #: The user of a process that the kernel killed: "Killed process 77 (python3) ..., UID:1000 pgtables:8kB".
 _UID = re.compile(r" UID:([0-9]{1,10})\b")
 
@@ -55,7 +56,7 @@ def node_failed(facts: Facts) -> Cause | None:
 def killed_child(facts: Facts) -> Cause | None:
     """The kernel killed a process that is not a rank because memory ran out."""
     oom = [one for one in facts.happenings if one.code == OOM_KILL and near(one, facts.zero)]
-    found = [one for one in oom if not _is_of_other_user(one, facts.uid)]
+    found = [one for one in oom if not _is_of_other_user(one, facts.uid) and _pid(one) not in facts.killed_in_others]
     if not found or facts.first is None or facts.first.outcome is Outcome.OUT_OF_MEMORY:
         return None
     if facts.first.memory_limit:
@@ -71,6 +72,12 @@ def killed_child(facts: Facts) -> Cause | None:
     text = f"out of memory at that time: the kernel killed a process: {found[-1].text}"
     step = "Check whether it belonged to the job (a data-loader worker, say). Reduce its memory use, or give it more."
     return Cause(text, MEDIUM, "memory", (step,), evidence=tuple(curves.remarks(facts.minutes)))
+
+
+def _pid(killed: Happening) -> int:
+    """Of the process; 0: the line does not tell."""
+    named = _KILLED.search(killed.text)
+    return int(named[1]) if named is not None else 0
 
 
 def _is_of_other_user(killed: Happening, uid: int | None) -> bool:

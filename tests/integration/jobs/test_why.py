@@ -329,7 +329,8 @@ def test_telemetry_of_the_time_before(on_cards: Daemon, cards: FakeCards) -> Non
 
     eventually(lambda: all(100 in values for values in curves().values()) and len(curves()) == 2)
     cards[2].util = 0
-    eventually(lambda: on_cards.why("x")["telemetry"]["remarks"])
+    # For so long that the remark stays where the steps become twice as long meanwhile.
+    eventually(lambda: on_cards.why("x")["telemetry"]["remarks"] and curves()[2][-10:] == [0] * 10)
     os.kill(job.ranks[0].pid, signal.SIGABRT)
     on_cards.wait("x")
     found = on_cards.why("x")["telemetry"]

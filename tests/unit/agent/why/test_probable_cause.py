@@ -541,6 +541,15 @@ def test_a_child_that_the_kernel_killed() -> None:
     assert "process 77" in causes(known)[0].text
 
 
+@pytest.mark.parametrize(("others", "kind"), [((), "memory"), ((78,), "memory"), ((77, 78), "peer")])
+def test_a_process_of_a_cgroup_without_anything_of_the_job(others: tuple[int, ...], kind: str) -> None:
+    """A container beside it had reached its limit."""
+    line = "Memory cgroup out of memory: Killed process 77 (python3) total-vm:42kB, UID:0 pgtables:8kB"
+    killed = happening("node.event", line, 2.0, code="OOM_KILL")
+    known = facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(killed,))
+    assert first(replace(known, killed_in_others=frozenset(others)))[0] == kind
+
+
 @pytest.mark.parametrize(("uid", "kind"), [(1000, "memory"), (0, "unknown"), (None, "memory")])
 def test_a_process_of_another_user_is_none_of_the_job(uid: int | None, kind: str) -> None:
     line = "Memory cgroup out of memory: Killed process 77 (python3) total-vm:42kB, UID:1000 pgtables:8kB"

@@ -243,3 +243,29 @@ def test_the_limit_that_was_reached(tmp_path, events, most, reached):
     (tmp_path / "memory.max").write_text(most)
     assert oom.limit_reached(str(tmp_path)) == reached
     assert oom.limit_reached(str(tmp_path / "none")) == 0
+
+
+AROUND = ("system.slice", "muster-nursery.scope")
+
+
+@pytest.mark.parametrize(
+    ("limited", "cgroup", "concerned"),
+    [
+        # The job's own, one within it, and those around it.
+        ("/system.slice/muster-1f-a", "/sys/fs/cgroup/system.slice/muster-1f-a", True),
+        ("/system.slice/muster-1f-a/libpod-9", "/sys/fs/cgroup/system.slice/muster-1f-a", True),
+        ("/system.slice", "/sys/fs/cgroup/system.slice/muster-1f-a", True),
+        ("/batch.slice", "/sys/fs/cgroup/batch.slice/muster-1f-a", True),
+        ("/system.slice/muster-nursery.scope", "", True),
+        ("/", "/sys/fs/cgroup/system.slice/muster-1f-a", True),
+        # A container beside it, another job.
+        ("/machine.slice/libpod-7.scope", "/sys/fs/cgroup/system.slice/muster-1f-a", False),
+        ("/system.slice/muster-1f-b", "/sys/fs/cgroup/system.slice/muster-1f-a", False),
+        ("/machine.slice/libpod-7.scope", "", False),
+        # A job without a cgroup of its own may have made one; but not that of another job.
+        ("/system.slice/muster-nursery.scope/made", "", True),
+        ("/system.slice/muster-nursery.scope/muster-1f-b", "", False),
+    ],
+)
+def test_a_limit_that_may_concern_a_job(limited, cgroup, concerned):
+    assert oom.concerns(limited, cgroup, AROUND) is concerned
