@@ -17,8 +17,8 @@ from tests.conftest import Daemon, alive, eventually
 
 SUCCEEDED, FAILED, STOPPED = job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_STOPPED
 #: Tells in a file what happens to it, in order, and stays until it is told to end.
-SERVICE = """echo "up $NEW" | tee -a {0}/story; echo $$ >>{0}/pids
-trap 'echo told | tee -a {0}/story; until [ -e {0}/go ]; do sleep 0.01; done; exit 0' TERM
+SERVICE = """trap 'echo told | tee -a {0}/story; until [ -e {0}/go ]; do sleep 0.01; done; exit 0' TERM
+echo "up $NEW" | tee -a {0}/story; echo $$ >>{0}/pids
 while :; do sleep 0.01; done"""
 RANK = "echo begins >>{0}/story; until [ -e {0}/end ]; do sleep 0.01; done; echo ends >>{0}/story"
 
@@ -57,7 +57,7 @@ def test_a_service_runs_from_before_the_ranks_until_they_have_ended(daemon: Daem
     job = daemon.wait("x")
     assert (job.state, job.verdict.exit_code) == (SUCCEEDED, 0), job.verdict
     assert story(tmp_path) == ["up exported", "begins", "ends", "told"]
-    assert [one.role for one in job.services] == ["echo", "sleep"]
+    assert [one.role for one in job.services] == ["trap", "sleep"]
     assert {one.outcome for one in job.services} == {job_pb2.RANK_OUTCOME_STOPPED}
     assert not any(alive(one.pid) for one in job.services)
     shown = daemon.cli("logs", "x", "--service", "0")
@@ -65,7 +65,7 @@ def test_a_service_runs_from_before_the_ranks_until_they_have_ended(daemon: Daem
     assert [line for line in shown.stdout.splitlines() if line != "Terminated"] == ["up exported", "told"]  # of `sleep`
     assert "has services 0 to 1" in daemon.cli("logs", "x", "--service", "2").stderr
     assert re.search(r"1 +sleep +\d+ +stopped", daemon.cli("status", "x").stdout)
-    assert "service 0 (echo): begins" in daemon.cli("logs", "x", "--job").stdout
+    assert "service 0 (trap): begins" in daemon.cli("logs", "x", "--job").stdout
     daemon.until_put_away("x")
 
 
