@@ -324,14 +324,7 @@ class Daemon:
         """The job once it has ended, over restarts of the daemon."""
         request = job_pb2.WaitRequest(job_id=job_id)
         request.timeout.FromMilliseconds(int(seconds * 1000))
-        deadline = time.monotonic() + seconds + 10
-        while True:
-            try:
-                answer = self.jobs.Wait(request, timeout=deadline - time.monotonic(), wait_for_ready=True)
-                break
-            except grpc.RpcError as error:  # a connection that broke, as in a client; a daemon that is gone stays so
-                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
-                    raise
+        answer = self.jobs.Wait(request, timeout=seconds + 10, wait_for_ready=True)
         assert answer.ended, f"{job_id} has not ended after {seconds} s: {answer.job}"
         return answer.job
 

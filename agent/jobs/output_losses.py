@@ -57,8 +57,10 @@ class OutputLosses:
         while True:
             self._condition()
             for log, line in list(self._lines.items()):
-                async with self._registry.alone(line.entry.job_id):  # it may be being removed
-                    await self._complete(log)
+                job_id = line.entry.job_id
+                if not self._registry.is_busy(job_id):  # a removal may wait for a disk: losses are reported meanwhile
+                    async with self._registry.alone(job_id):
+                        await self._complete(log)
             await anyio.sleep(until_tick(LOOK_S))
 
     def ended(self, entry: Entry) -> None:

@@ -244,6 +244,10 @@ class Registry(JobTable):
         files stay, and `logs` knows their owners. Returns a sentence about what could not be removed, or ""."""
         return await self._work.finish(lambda: self._removal.collect(rows, logs))
 
+    def is_busy(self, job_id: str) -> bool:
+        """As JobWork.is_busy."""
+        return self._work.is_busy(job_id)
+
     def alone(self, job_id: str) -> AbstractAsyncContextManager[None]:
         """As JobWork.alone."""
         return self._work.alone(job_id)
