@@ -1,7 +1,9 @@
 """Where everything lies. The one place that knows file names."""
 
 import functools
+import os
 import re
+import sys
 import zlib
 from pathlib import Path
 
@@ -15,11 +17,14 @@ MAX_SOCKET = 107
 
 @functools.cache
 def code() -> str:
-    """Which code of this package it is that runs, as it was when this was asked first: eight hexadecimal digits."""
-    crc = 0
+    """Which code of supervisors it is that runs, as it was when this was asked first, and in which environment: eight
+    hexadecimal digits. An environment is removed once its last job has ended, and what supervisors that were started
+    from it execute (programs of a boot mode, say) with it."""
     here = Path(__file__).parent
-    for path in sorted([*here.rglob("*.py"), *here.rglob("muster-spawn")]):
-        crc = zlib.crc32(path.read_bytes(), crc)
+    crc = zlib.crc32(f"{os.path.realpath(sys.prefix)} {sys.version}".encode())
+    for folder in (here, here.parent / "probes/kernel"):
+        for path in sorted([*folder.rglob("*.py"), *folder.rglob("muster-spawn")]):
+            crc = zlib.crc32(path.read_bytes(), crc)
     return f"{crc:08x}"
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,6 +116,30 @@ def test_an_upgrade_with_a_job_that_runs(node: Node, last: Release, number: int)
     eventually(lambda: not alive(tended), message="its supervisor ends with it")
     assert node.get("job").takeovers == 0
     eventually(lambda: node.nurseries() == {ours}, 60, "the old nursery ends with its last job")
+    expect_end(node, "new")
+
+
+def test_another_environment_of_the_same_release(node: Node, tmp_path: Path) -> None:
+    """It may be removed when its last job has ended: what a new job's supervisor executes must not be there."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True, timeout=60)
+    python = tmp_path / "venv/bin/python"
+    named = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    (packages,) = subprocess.run([python, "-c", named], capture_output=True, text=True, check=True).stdout.splitlines()
+    here = sysconfig.get_path("purelib")
+    (Path(packages) / "all.pth").write_text(f"{here}\nimport site; site.addsitedir({here!r})\n")
+    node.musterd = (python, "-m", "muster.agent.musterd")
+    node.start()
+    ranks = begin(node)
+    (old,) = node.nurseries()
+    node.kill(signal.SIGTERM)
+    node.start_new()
+    expect_running(node, ranks)
+    begin(node, "new")
+    (ours,) = node.nurseries() - {old}
+    assert int(_stat(node.supervisor_pid("new"))[1]) == ours
+    assert Path(f"/proc/{ours}/cmdline").read_bytes().split(b"\0")[0].decode() == sys.executable
+    expect_end(node)
+    eventually(lambda: node.nurseries() == {ours}, 60, "the nursery of the other environment ends with its last job")
     expect_end(node, "new")
 
 
