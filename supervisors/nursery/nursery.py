@@ -8,7 +8,6 @@ Its one operation is `tend`: make sure that this job has a living supervisor. St
 """
 
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -27,6 +26,7 @@ from muster.probes.kernel import dataclass, process
 from muster.probes.kernel.process import FULL
 from muster.supervisors.job import supervisor
 from muster.supervisors.launch.creation.program_start import PROGRAM
+from muster.supervisors.nursery import sharing
 from muster.supervisors.nursery.rehearsal import rehearse
 from muster.supervisors.nursery.retired import Retired
 from muster.supervisors.nursery.supervised_job import say
@@ -44,8 +44,6 @@ from muster.supervisors.wire.messages import Message
 IDLE_S = 5.0
 #: Jobs that the nursery rehearses itself: Python specializes code that has run eight times.
 _REHEARSALS = 4
-#: So many strings are made at most to have Python's table of them grow.
-_MOST_NAMES = 12_000
 #: Descriptors in reserve: a client and two supervisors at the limit.
 SPARE = 16
 
@@ -223,11 +221,7 @@ def main() -> int:
     if not owned and os.geteuid() == 0:
         _rehearse(root)
     nursery = Nursery(root, listener, at, held, owned)
-    # Every supervisor shares the present objects: they are complete, and the collector does not touch and so copy them.
-    _make_room_for_names()
-    gc.collect()
-    malloc.trim()
-    gc.freeze()
+    sharing.prepare(many=not owned)
     nursery.run()
     return 0
 
@@ -251,16 +245,6 @@ def _rehearse(root: Root) -> None:
     for _ in range(_REHEARSALS):
         if rehearse(root.rehearsal):
             return
-
-
-def _make_room_for_names() -> None:
-    """Python copies its table of interned strings, of 0.4 MB, when that is full. That would happen in each supervisor,
-    and in the middle of its start if there is room for few strings. So it happens here, where they share the copy."""
-    if sys.version_info >= (3, 12):  # which never frees such a string
-        return
-    before, names = malloc.mapped(), list[str]()
-    while malloc.mapped() == before and len(names) < _MOST_NAMES:
-        names += [sys.intern(f"muster-{number}") for number in range(len(names), len(names) + 100)]
 
 
 if __name__ == "__main__":
