@@ -7,6 +7,13 @@ def main() -> None:
     """Runs the command line of this process, and ends it."""
     # The imports make a hundred thousand objects, none of it garbage; `heap.collect` has Python look for some again.
     gc.disable()
+    import signal
+
+    from muster.probes.kernel.process import USER_SIGNALS
+
+    # A handler and not SIG_IGN, which the programs that we execute would inherit.
+    for number in USER_SIGNALS:
+        signal.signal(number, lambda *_: None)
     from muster.agent import daemon_command  # only now: these are the imports
 
     daemon_command.main()

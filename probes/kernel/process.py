@@ -38,6 +38,9 @@ _PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
 #: Signals that ask a process to end. They go to whole groups, containers and steps of Slurm, so muster's own processes
 #: get them as well as the ranks.
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: Signals by which a scheduler or a person tells a program something, and which end one that expects none. They go to
+#: whole groups, too, and are the ranks' alone.
+USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 #: The states of /proc/PID/stat in which a process does nothing, whatever is asked of it.
 STUCK = {"T": "is stopped (SIGSTOP)", "t": "is stopped by a debugger (state t)", "D": "hangs in the kernel (state D)"}
 #: What open(2) and its like say at a limit of the process, or of the node.

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
+from muster.agent.cli.printing import note
 from muster.agent.host.end_signals import Ask, EndSignals
+from muster.probes.kernel import process
 
 #: Called with what is asked for and the number of the signal.
 Stop = Callable[[Ask, int], None]
@@ -19,6 +21,8 @@ class Interrupts:
     """Handles SIGINT and SIGTERM inside a `with`, and SIGHUP if asked: none of them ends the process there. A signal
     that is ignored stays so (a shell ignores SIGINT for what it starts in the background, nohup SIGHUP).
 
+    SIGUSR1 and SIGUSR2 are for the ranks, which have got them where they went to all; here they are only reported.
+
     Outside of `calling` signals are only remembered: there is no job yet, or no job any more.
     """
 
@@ -27,7 +31,7 @@ class Interrupts:
         self._numbers = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hangup else ()))
         self._signals = EndSignals()
         # The one queue whose `put` a signal handler may call, whatever the interrupted code was doing.
-        self._asked: queue.SimpleQueue[tuple[Ask, int] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Ask | None, int] | None] = queue.SimpleQueue()
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
         self._calling = self._taking_back = False
         #: How often something was asked for.
@@ -42,6 +46,9 @@ class Interrupts:
         for number in self._numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._handle)
+        for number in process.USER_SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                self._before[number] = signal.signal(number, self._report)
         return self
 
     def __exit__(
@@ -91,6 +98,14 @@ class Interrupts:
             self._taking_back = False
             raise KeyboardInterrupt
 
+    def _report(self, number: int, frame: FrameType | None) -> None:
+        self._asked.put((None, number))
+
     def _serve(self, stop: Stop) -> None:
         while (asked := self._asked.get()) is not None:
-            stop(*asked)
+            ask, number = asked
+            if ask is not None:
+                stop(ask, number)
+            else:
+                name = signal.Signals(number).name
+                note(f"{name} is not passed on to the ranks: to have them save their state and end, send SIGTERM")

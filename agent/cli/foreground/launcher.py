@@ -4,10 +4,12 @@ Slurm and Kubernetes."""
 import os
 from dataclasses import replace
 
+from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.printing import note
 from muster.agent.cli.spec import caller
 from muster.agent.cli.spec.job_spec import Draft, is_utf8
 from muster.supervisors.launch.modes import modelarts
+from muster.supervisors.model.spec import Boot
 
 
 def fill(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str | None:
@@ -21,12 +23,14 @@ def fill(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str | None:
     if not os.path.isabs(table):
         draft.asked = replace(draft.asked, rank_table=table)  # relative to this folder, as the launcher would take it
     if not table and not modelarts.in_container(env):
-        from muster.agent.cli.spec import kube_pod, slurm_step
+        from muster.agent.cli.spec import kube_pod, slurm_step, visible_cards
 
         if env.get("SLURM_JOB_ID"):
             slurm_step.fill(draft, env)
         elif kube_pod.concerns(env):
             kube_pod.fill(draft, env)
+        visible_cards.keep_to(draft, env)
+        _refuse_restarts_of_one_node(draft)
     if "workdir" not in draft.written and not (table and modelarts.working_folder(env, 0)):
         draft.asked = replace(draft.asked, workdir=caller.here())
     if not modelarts.in_container(env):
@@ -41,6 +45,24 @@ def fill(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str | None:
         if trouble := modelarts.name_trouble("another id", env):
             note(trouble)
     return log_dir or modelarts.log_folder(env)
+
+
+def _refuse_restarts_of_one_node(draft: Draft) -> None:
+    """The ranks of one node alone would start again, and those of the others would wait for them. A launcher below
+    (torchrun) restarts the ranks of all nodes itself. Raises CommandFailed."""
+    asked = draft.asked
+    if (
+        "max_restarts" in draft.written
+        and asked.max_restarts
+        and len(asked.nodes) > 1
+        and asked.boot in ("", Boot.RANKS)
+    ):
+        raise CommandFailed(
+            f"--max-restarts {asked.max_restarts}: would start the ranks of this node again and not those of the other "
+            f"{len(asked.nodes) - 1}: let the scheduler start the whole job again (Slurm: --requeue), use --boot "
+            "torchrun, or `muster run --hosts`",
+            Exit.USAGE,
+        )
 
 
 def _environment() -> dict[str, str]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 from muster.agent.cli.exits import CommandFailed, Exit
+from muster.agent.cli.printing import note
 from muster.agent.cli.spec.job_spec import HOW_MANY, Draft
 from muster.supervisors.model.spec import FIELDS
 from muster.supervisors.model.spec_fields import JOB_ID
@@ -30,7 +31,15 @@ def fill(draft: Draft, env: Mapping[str, str]) -> None:
     has requeued the job is a label. Raises CommandFailed for a list of nodes that is none."""
     job, step = env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", "0")
     tasks, nodes = env.get("SLURM_STEP_NUM_TASKS", "1"), env.get("SLURM_STEP_NUM_NODES", "1")
-    if not job.isdigit() or tasks != nodes:  # no Slurm, or several of us on one node: each is a job of its own
+    if not job.isdigit():
+        return
+    if tasks != nodes:
+        if env.get("SLURM_PROCID") == "0" and tasks.isdigit() and nodes.isdigit():
+            where = "node" if nodes == "1" else "nodes"
+            note(
+                f"this Slurm step has {tasks} tasks on {nodes} {where}, and each starts a job of its own: for one job "
+                "over all cards give srun --ntasks-per-node=1"
+            )
         return
     name = job if step in ("", "0") else f"{job}.{step}"
     if JOB_ID.fullmatch(name):

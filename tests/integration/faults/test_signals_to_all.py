@@ -219,3 +219,22 @@ def test_no_process_remains_after_the_end_of_the_command(short_tmp: Path, killed
         code, _, err = run.end()
         assert run.gone()
         assert code == 0, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: signal.Signals(number).name)
+@pytest.mark.parametrize("who", [("client",), ("client", "daemon", "nursery", "ranks")], ids=" ".join)
+def test_a_signal_for_ranks_ends_nobody_else(short_tmp: Path, who: tuple[str, ...], number: signal.Signals) -> None:
+    """As Slurm sends before a time limit, so that ranks save their state."""
+    script = f"trap 'echo saved; exit 0' {number.name[3:]}; echo up; while :; do sleep 0.05; done"
+    with running(short_tmp, script) as run:
+        run.send(*who, number=number)
+        if "ranks" not in who:
+            run.send("client")
+        code, out, err = run.end()
+        assert f"muster: {number.name} is not passed on to the ranks: to have them save their state and end, send " in (
+            "\n".join(err)
+        )
+        if "ranks" in who:
+            assert (code, sum("saved" in line for line in out)) == (0, 2), err
+        else:
+            assert any("job x STOPPED: stopped by" in line for line in err), err

@@ -411,6 +411,10 @@ def test_a_held_job_can_be_stopped(daemon: Daemon) -> None:
         (["--hosts", "unix:/x", "--job-id", "x" * 126, "--max-restarts", "1", "--", "true"], "at most 128"),
         (["--attach", "j", "--hosts", "unix:/a", "--max-restarts", "1"], "--max-restarts: not with --attach"),
         (["--attach", "j"], "--attach needs --hosts"),
+        (
+            "--standalone --nodes a,b --node-rank 0 --master-port 9 --max-restarts 1 -- true".split(),
+            "--max-restarts 1: would start the ranks of this node again and not those of the other 1",
+        ),
         (["--attach", "j", "--hosts", "unix:/a", "--", "true"], "--attach takes no command"),
     ],
 )

@@ -74,8 +74,16 @@ def test_another_step_of_a_job_has_another_id_and_port() -> None:
     assert (found["job_id"], found["master_port"]) == ("12077.3", 22080)
 
 
-def test_several_musters_on_a_node_are_jobs_of_their_own() -> None:
-    assert filled(STEP | {"SLURM_STEP_NUM_TASKS": "16"}) == {}
+def test_several_musters_on_a_node_are_jobs_of_their_own(capfd: pytest.CaptureFixture[str]) -> None:
+    """The usual mistake of who has started one process per card so far: one of them says so."""
+    several = STEP | {"SLURM_STEP_NUM_TASKS": "16"}
+    assert filled(several | {"SLURM_PROCID": "1"}) == {}
+    assert capfd.readouterr().err == ""
+    assert filled(several | {"SLURM_PROCID": "0"}) == {}
+    assert capfd.readouterr().err == (
+        "muster: this Slurm step has 16 tasks on 2 nodes, and each starts a job of its own: for one job over all cards "
+        "give srun --ntasks-per-node=1\n"
+    )
 
 
 def test_one_node_and_a_batch_script_are_jobs_on_one_node() -> None:
