@@ -8,13 +8,18 @@ too few free inodes and a file system that is mounted read-only. 1 GB is 2**30 b
 `docker --shm-size`.
 """
 
+import contextlib
 import os
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import Action, CheckResult, Code, Status
+from muster.probes.kernel import mount_table
 from muster.probes.kernel.dataclass import dataclass
 
 GB = 1 << 30
+#: What runc and its like name the shared memory that they mount for a container; a node's own is "tmpfs". Its size is
+#: an option of the container, and says nothing about the node.
+_CONTAINERS_SHM = "shm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +52,11 @@ async def check(need: Need) -> CheckResult:
             threshold=_threshold(need),
             action=Action.INVESTIGATE,
         )
-    return judge(need, stat)
+    return judge(need, stat, containers_own=await watched.call("what is mounted", lambda: _is_containers(need.path)))
 
 
-def judge(need: Need, stat: os.statvfs_result) -> CheckResult:
-    """The rule itself, gravest finding first."""
+def judge(need: Need, stat: os.statvfs_result, *, containers_own: bool = False) -> CheckResult:
+    """The rule itself, gravest finding first. `containers_own`: the file system is this container's shared memory."""
     size, free = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
     observed = f"size {_show(size)}, available {_show(free)}"
 
@@ -66,12 +71,11 @@ def judge(need: Need, stat: os.statvfs_result) -> CheckResult:
             Action.INVESTIGATE,
         )
     if size <= need.min_gb * GB:
-        return found(
-            Status.CRITICAL,
-            Code.DISK_SIZE_TOO_SMALL,
-            f"{need.path}: its file system has {_show(size)}, more than {need.min_gb:g} GB are needed",
-            Action.DRAIN,
-        )
+        reason = f"{need.path}: its file system has {_show(size)}, more than {need.min_gb:g} GB are needed"
+        if containers_own:
+            reason += ": start the container with more (--shm-size, or a volume of shared memory)"
+        action = Action.INVESTIGATE if containers_own else Action.DRAIN
+        return found(Status.CRITICAL, Code.DISK_SIZE_TOO_SMALL, reason, action)
     if need.writable and stat.f_flag & os.ST_RDONLY:
         return found(
             Status.WARN,
@@ -96,6 +100,13 @@ def judge(need: Need, stat: os.statvfs_result) -> CheckResult:
                 f"free {what} >= {need.min_free_percent:g} %",
             )
     return found(Status.OK, Code.DISK_OK, f"{need.path}: {observed}", Action.NONE)
+
+
+def _is_containers(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        mounted = [entry for entry in mount_table.read(kind="tmpfs") if entry.path == os.path.normpath(path)]
+        return bool(mounted) and mounted[-1].source == _CONTAINERS_SHM
+    return False
 
 
 def _absent(need: Need) -> CheckResult:

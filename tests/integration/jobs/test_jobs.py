@@ -226,9 +226,9 @@ def test_a_signal_is_distinguished_from_a_code(daemon: Daemon) -> None:
 
 def test_stop_is_sigterm_then_sigkill(daemon: Daemon) -> None:
     program = (
-        "import signal, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: print('term', flush=True))\n"
-        "print('ready', flush=True)\n"
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'term\\n'))\n"
+        "os.write(1, b'ready\\n')\n"
         "while True: time.sleep(3600)\n"
     )
     daemon.run(*PYTHON, program, job_id="stubborn")

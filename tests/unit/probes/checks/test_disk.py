@@ -1,5 +1,7 @@
 import dataclasses
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -77,3 +79,24 @@ async def test_an_unreadable_file_system_is_unknown(monkeypatch):
     found = await disk.check(need())
     assert (found.status, found.code) == (Status.UNKNOWN, Code.DISK_UNREADABLE)
     assert "Input/output error" in found.reason
+
+
+_LOOKS = """
+import asyncio, sys
+from muster.probes.checks import disk
+found = asyncio.run(disk.check(disk.Need("disk-size shm", sys.argv[1], 1.0, False, 10.0, True)))
+print(found.status.name, found.action.name, "--shm-size" in found.reason)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"), [("shm", "CRITICAL INVESTIGATE True"), ("tmpfs", "CRITICAL DRAIN False")]
+)
+def test_too_little_shared_memory_of_a_container_is_not_the_nodes_fault(tmp_path, source, expected):
+    """`docker run` gives 64 MB by itself: another node would give as much."""
+    if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("needs a mount namespace of its own")
+    mounts = f'mount -t tmpfs -o size=64m {source} "$1" && exec "$2" -c "$3" "$1"'
+    command = ["unshare", "-m", "sh", "-c", mounts, "sh", tmp_path, sys.executable, _LOOKS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == expected, done.stderr

@@ -68,7 +68,7 @@ async def test_a_check_that_hangs_is_unknown_and_stops_nobody(monkeypatch, tmp_p
 
 
 async def test_a_broken_check_is_unknown(monkeypatch):
-    def broken(need, stat):
+    def broken(need, stat, **_):
         raise KeyError("defect")
 
     monkeypatch.setattr(disk, "judge", broken)
