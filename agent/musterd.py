@@ -1,14 +1,16 @@
 """The program `musterd`, as it is installed."""
 
-import gc
+from muster.agent import leave_out_here
 
 
 def main() -> None:
     """Runs the command line of this process, and ends it."""
-    # The imports make a hundred thousand objects, none of it garbage; `heap.collect` has Python look for some again.
-    gc.disable()
+    leave_out_here()
+    import gc
     import signal
 
+    # The imports make a hundred thousand objects, none of it garbage; `heap.collect` has Python look for some again.
+    gc.disable()
     from muster.probes.kernel.process import USER_SIGNALS
 
     # A handler and not SIG_IGN, which the programs that we execute would inherit.

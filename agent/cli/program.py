@@ -1,7 +1,6 @@
 """The program `muster`, as it is installed."""
 
-import gc
-import signal
+from muster.agent import leave_out_here
 
 #: Objects that are made before Python looks for garbage. The imports of one command make more than a hundred times the
 #: usual 700, none of it garbage, and looking costs a tenth of the command's time.
@@ -10,6 +9,10 @@ _OBJECTS = 50_000
 
 def main() -> None:
     """Runs the command line of this process, and ends it."""
+    leave_out_here()
+    import gc
+    import signal
+
     gc.set_threshold(_OBJECTS, 20, 100)
     # Ctrl-C in the imports ends the process as it ends any other, without a traceback: nothing has begun.
     raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from muster.agent import name_no_folder_by_nothing
 from muster.agent.cli.client import kept_runs, log_claim, own_folder
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.interrupts import Interrupts
@@ -276,6 +277,7 @@ def _command(root: Path, owner_fd: int, claim_fd: int, past: KeptRun | None) -> 
 def _spawn(root: Path, command: list[str], fds: list[int]) -> subprocess.Popen[bytes]:
     # A service manager that started us must not hear of this one.
     env = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+    name_no_folder_by_nothing(env)
     with open(_own_log(root), "ab") as log:
         # A process group of its own: Ctrl-C at the terminal is for us, and we stop the job.
         return subprocess.Popen(

@@ -211,6 +211,21 @@ def test_an_environment_with_a_part_that_others_can_change_is_not_run_as_root(pl
         assert f"chmod o-w {path}" in done.stderr and "--trust-environment" in done.stderr
 
 
+@pytest.mark.parametrize("added", ["/x:", ":/x", "/x::/y", ":"])
+def test_the_present_folder_is_none_that_muster_imports_from(place: Path, added: str):
+    """$PYTHONPATH with nothing between or behind colons names it, before Python's own library; CANN's images have such
+    a variable. Ranks get it as it is."""
+    for name in ("queue", "token", "click", "uvloop", "anyio"):
+        (place / f"{name}.py").write_text(f"raise SystemExit('the present folder: {name}')\n")
+    env = os.environ | {"PYTHONPATH": added, "XDG_STATE_HOME": str(place / "state")}
+    run = ("muster", "run", "--standalone", "--skip-check", "--", "sh", "-c", 'echo "$PYTHONPATH"')
+    for words in (("muster", "--version"), ("musterd", "--version"), run):
+        program = [str(BIN / words[0]), *words[1:]]
+        done = subprocess.run(program, cwd=place, env=env, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done
+        assert "--version" in words or done.stdout == f"{added}\n", done
+
+
 # --- files of theirs among ours ---------------------------------------------------------------------------------------
 
 
