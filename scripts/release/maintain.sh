@@ -2,15 +2,18 @@
 # Makes a version of the package muster-agent the one that runs, and removes versions. dpkg and rpm run it as
 # /opt/muster/package/maintain, and so does musterd.service before each start (sweep).
 #
-#   maintain installed ID   the files of ID are unpacked: use them, and restart the daemon
-#   maintain removing       the package is about to be removed
-#   maintain sweep          remove the versions that no process uses
+#   maintain installed [ID]   the files of ID (default: the package's) are unpacked: use them, and restart the daemon
+#   maintain check            exit 1 unless the package's version is the one in use; `rpm -V` runs it, too
+#   maintain removing         the package is about to be removed
+#   maintain sweep            remove the versions that no process uses
 #
 # The package owns /opt/muster/package/ID. What runs is /opt/muster/ID, made of hard links to it: the package manager
 # may replace and remove its own files, and a supervisor of an earlier version still has all of its programs.
 set -eu
 home=/opt/muster
 hiding=/etc/systemd/system/musterd.service
+change_over="To change over: \`muster service uninstall --force\` of its environment (jobs run on), \
+then \`systemctl enable --now musterd\`"
 
 say() { echo "muster-agent: $*" >&2; }
 
@@ -23,6 +26,14 @@ hidden() { [ -e "$hiding" ]; }
 
 # Debian's helpers work for dpkg alone.
 for_dpkg() { [ -n "${DPKG_MAINTSCRIPT_PACKAGE-}" ] && has deb-systemd-helper; }
+
+# The command that finishes an installation that failed.
+again() {
+  case $(dpkg-query -W -f '${db:Status-Status}' muster-agent 2>/dev/null) in
+    half-configured | unpacked) echo "dpkg --configure -a" ;;
+    *) echo "$home/package/maintain installed" ;;
+  esac
+}
 
 # On Debian the node's policy (policy-rc.d) may forbid it.
 invoke() {
@@ -38,9 +49,12 @@ jobs() {
   done
 }
 
-# Whether a process runs a program of version $1 or has one of its libraries.
+# Whether a process (of these folders of /proc; default: any) runs a program of version $1 or has one of its libraries.
 in_use() {
-  found=$(printf '%s\n' "$home/$1/" | grep -lsaF -f - /proc/[0-9]*/cmdline /proc/[0-9]*/maps) || true
+  version=$1 && shift
+  [ $# -gt 0 ] || set -- /proc/[0-9]*
+  for process; do shift && set -- "$@" "$process/cmdline" "$process/maps"; done
+  found=$(printf '%s\n' "$home/$version/" | grep -lsaF -f - "$@") || true
   [ -n "$found" ]
 }
 
@@ -48,6 +62,13 @@ in_use() {
 point() {
   ln -sfn "$2" "$home/.$1.new"
   mv -T "$home/.$1.new" "$home/$1"
+}
+
+# The version that the package manager has installed. While rpm upgrades there are two.
+packaged() {
+  for folder in "$home"/package/*; do
+    if [ -e "$folder/package-id" ]; then basename "$folder"; fi
+  done
 }
 
 # The versions here, one a line; an environment that somebody made here has no such file.
@@ -117,7 +138,7 @@ sweep_soon() {
 }
 
 installed() {
-  id=$1
+  id=${1:-$(packaged)}
   before=$(readlink "$home/current" || true)
   [ -e "$home/$before/package-id" ] || before=
   rm -rf "$home"/.new-* "$home"/.old-* # of one that was killed
@@ -125,7 +146,7 @@ installed() {
   prepare "$id"
   if ! "$home/$id/bin/musterd" --check-config >/dev/null; then
     say "the daemon of this version would not start with this configuration, so ${before:-nothing} stays in use:" \
-      "mend /etc/muster/musterd.toml and configure the package again (dpkg --configure -a; rpm: reinstall)"
+      "mend /etc/muster/musterd.toml, then run \`$(again)\`"
     exit 1
   fi
   # Kept until the new daemon has started.
@@ -144,9 +165,7 @@ installed() {
 
 start() {
   if hidden; then
-    say "$hiding, of \`muster service install\`, goes before this package's unit, and its daemon runs on." \
-      "To change over: \`muster service uninstall --force\` of its environment (jobs run on)," \
-      "then \`systemctl enable --now musterd\`"
+    say "$hiding, of \`muster service install\`, goes before this package's unit, and its daemon runs on. $change_over"
   elif [ -z "$2" ]; then
     if systemctl is-enabled -q musterd.service; then
       invoke start musterd.service || { say "musterd did not start: see journalctl -u musterd"; exit 1; }
@@ -159,10 +178,29 @@ start() {
         point current "$2"
         rm -f "$home/previous"
         systemctl restart musterd.service || true
-        say "musterd of $1 did not start (journalctl -u musterd), so $2 runs again; jobs were not touched"
+        say "musterd of $1 did not start (journalctl -u musterd), so $2 runs again; jobs were not touched." \
+          "To try once more: \`$(again)\`"
         exit 1
       fi ;;
     esac
+  fi
+}
+
+# rpm takes an installation whose script failed for a success: this tells.
+check() {
+  id=$(packaged)
+  current=$(readlink "$home/current" || true)
+  if [ "$id" != "$current" ]; then
+    say "$id is installed, but ${current:-nothing} is in use, because the installation failed." \
+      "To see why and to finish it: \`$(again)\`"
+    exit 1
+  fi
+  booted || return 0
+  pid=$(systemctl show -p MainPID --value musterd.service)
+  if [ "$pid" != 0 ] && ! in_use "$id" "/proc/$pid"; then
+    say "$id is installed, but musterd (process $pid) runs another version." \
+      "$(if hidden; then echo "$change_over"; else echo "Run \`systemctl restart musterd\`: jobs run on"; fi)"
+    exit 1
   fi
 }
 
@@ -187,8 +225,9 @@ removing() {
 }
 
 case ${1-} in
-  installed) installed "$2" ;;
+  installed) installed "${2-}" ;;
+  check) check ;;
   removing) removing ;;
   sweep) sweep ;;
-  *) say "usage: $0 installed ID | removing | sweep"; exit 2 ;;
+  *) say "usage: $0 installed [ID] | check | removing | sweep"; exit 2 ;;
 esac

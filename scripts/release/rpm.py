@@ -44,6 +44,9 @@ if [ "$1" = 0 ]; then {home}/package/maintain removing; fi
 %postun
 if [ -d /run/systemd/system ]; then systemctl daemon-reload || :; fi
 
+%verifyscript
+{home}/package/maintain check
+
 %files
 %defattr(-,root,root,-)
 {files}

@@ -92,5 +92,11 @@ def test_node_by_node(fresh: Machine, second: Machine, built: tuple[Built, Built
     assert "not fit: drained by" in control.play("upgrade.yml", old.deb, code=2, limit="a")
     assert version(fresh) == NEWER
     fresh.muster("node", "undrain")
+    # What rpm leaves of an upgrade whose script failed: the new package, and the old version in use.
+    fresh.sh(f"ln -sfn {old.id} /opt/muster/current; systemctl restart musterd")
+    said = control.play("upgrade.yml", new.deb, code=2, limit="a")
+    assert "a stays drained (muster: upgrade) because" in said
+    assert f"{new.id} is installed, but {old.id} is in use" in said
+    assert is_drained(fresh)
     check_unharmed(fresh, "runs-on", ranks)
     fresh.sh("dpkg -P muster-agent; rm -r /var/lib/muster /var/log/muster")

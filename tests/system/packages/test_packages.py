@@ -27,6 +27,15 @@ def dpkg(node: Machine, *argv: str) -> str:
     return node.run("sh", "-c", 'dpkg "$@" 2>&1', "dpkg", *argv, timeout=300)
 
 
+#: Whether the package's version is the one in use.
+CHECK = "/opt/muster/package/maintain check"
+
+
+def failed(node: Machine, command: str) -> str:
+    """What a command prints that must fail."""
+    return node.sh(f"{command} 2>&1 && exit 1 || true")
+
+
 def test_a_deb_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) -> None:
     old, new = built
     first, second = (f"/packages/{Path(each.deb).name}" for each in built)
@@ -53,16 +62,21 @@ def test_a_deb_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) ->
     assert pids(fresh, "upgraded-over") == ranks
     assert versions(fresh) == {f"./{old.id}", f"./{new.id}"}
     assert fresh.sh("ls /opt/muster/package").split() == [new.id, "maintain"]
-    assert dpkg(fresh, "-V", "muster-agent") == ""
+    assert dpkg(fresh, "-V", "muster-agent") == "" and fresh.sh(CHECK) == ""
 
     # Back, while the configuration is none: nothing is changed until it is one.
     before = main_pid(fresh)
     fresh.sh("cp -a /etc/muster/musterd.toml /tmp/good.toml; echo 'nonsense = 1' >> /etc/muster/musterd.toml")
-    assert f"so {new.id} stays in use" in fresh.sh(f"dpkg -i {first} 2>&1 && exit 1 || true")
+    assert f"so {new.id} stays in use" in failed(fresh, f"dpkg -i {first}")
+    assert "`dpkg --configure -a`" in failed(fresh, CHECK)
     assert main_pid(fresh) == before and version(fresh) == NEWER
     fresh.sh("mv /tmp/good.toml /etc/muster/musterd.toml")
+    # Where the node's policy forbids restarts, the administrator does it.
+    fresh.sh("echo 'exit 101' > /usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d")
     dpkg(fresh, "--configure", "-a")
-    assert version(fresh) != NEWER
+    assert "runs another version. Run `systemctl restart musterd`" in failed(fresh, CHECK)
+    fresh.sh("rm /usr/sbin/policy-rc.d; systemctl restart musterd")
+    assert fresh.sh(CHECK) == "" and version(fresh) != NEWER
     check_unharmed(fresh, "upgraded-over", ranks)
 
     # A removal ends no job, and keeps what they and people need; the next installation finds them.
@@ -105,6 +119,20 @@ def test_an_rpm_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) -
     assert pids(fresh, "in-an-rpm") == ranks
     assert versions(fresh) == {f"./{old.id}", f"./{new.id}"}
     assert fresh.sh("ls /opt/muster/package").split() == [new.id, "maintain"]
+
+    # Back, while the configuration is none: rpm takes that for a success, and the package's check does not.
+    before = main_pid(fresh)
+    fresh.sh("cp -a /etc/muster/musterd.toml /tmp/good.toml; echo 'nonsense = 1' >> /etc/muster/musterd.toml")
+    assert f"so {new.id} stays in use" in rpm("-U", "--oldpackage", first)
+    assert main_pid(fresh) == before and version(fresh) == NEWER
+    told = f"{old.id} is installed, but {new.id} is in use"
+    assert told in failed(fresh, CHECK)
+    assert told in failed(fresh, "rpm --nodeps -V muster-agent")
+    assert "nonsense" in failed(fresh, "/opt/muster/package/maintain installed")
+    fresh.sh("mv /tmp/good.toml /etc/muster/musterd.toml; /opt/muster/package/maintain installed")
+    assert fresh.sh(f"{CHECK}; rpm --nodeps -V muster-agent") == "" and version(fresh) != NEWER
+    assert pids(fresh, "in-an-rpm") == ranks
+
     assert "jobs continue without a daemon: in-an-rpm" in rpm("-e", "muster-agent")
     rpm("-i", second)
     check_unharmed(fresh, "in-an-rpm", ranks)
