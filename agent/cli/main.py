@@ -12,7 +12,7 @@ import click
 from muster.agent import usage_error
 from muster.agent.cli.client.address import address_options
 from muster.agent.cli.exits import CommandFailed, Exit
-from muster.agent.cli.printing import keep_descriptors, note, note_failure
+from muster.agent.cli.printing import note_failure, take_streams
 from muster.agent.host import build
 from muster.agent.host.pid_one import is_init, leave_when_asked
 
@@ -136,31 +136,18 @@ def show(error: click.ClickException) -> None:
 
 def main() -> None:
     """The command `muster`."""
-    keep_descriptors()
+    take_streams()
     if is_init():
         leave_when_asked()
     try:
-        code = _executed()
+        code = execute()
     except KeyboardInterrupt:  # behind another one, which is being answered
         code = Exit.INTERRUPTED
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
+        sys.stderr.flush()
     # At once: Python would take a fifth of the command's time to tear down what the kernel frees anyway, and would have
     # removed its signal handlers before that, so that a signal in these milliseconds replaced the exit code.
     os._exit(code)
-
-
-def _executed() -> int:
-    """The exit code, once all is written."""
-    code = execute()
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        code = code or Exit.PIPE_CLOSED
-    except OSError as error:
-        note(f"cannot write to stdout: {error.strerror}")
-        code = code or Exit.FAILURE
-    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
-        sys.stderr.flush()
-    return code
 
 
 if __name__ == "__main__":

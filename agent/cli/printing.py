@@ -1,6 +1,7 @@
 """Output of the commands: data to stdout, everything else to stderr."""
 
 import functools
+import io
 import os
 import re
 import select
@@ -14,6 +15,7 @@ from muster.agent.cli.exits import CommandFailed, Exit, StdoutFailed
 from muster.agent.text import clean
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
     from google.protobuf.message import Message
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -144,12 +146,30 @@ def write_through(data: bytes, fd: int) -> None:
 
 def emit(text: str) -> None:
     """Writes the output of a read-only command. Without a reader it exits quietly, as if by SIGPIPE."""
+    _emit(text.encode("utf-8", "surrogateescape"))
+
+
+def _emit(data: bytes) -> None:
     try:
-        write(text.encode("utf-8", "surrogateescape"))
+        write(data)
     except StdoutFailed as failure:
         if failure.exit_code == Exit.PIPE_CLOSED:
             raise click.exceptions.Exit(failure.exit_code) from None
         raise
+
+
+class _Stdout(io.RawIOBase):
+    """What click prints (help, version) takes the way of all output, so that its errors are those of `emit`."""
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return os.isatty(1)
+
+    def write(self, data: "ReadableBuffer") -> int:
+        _emit(bytes(data))
+        return memoryview(data).nbytes
 
 
 def emit_json(value: Mapping[str, Any], *, line: bool = False) -> None:
@@ -235,15 +255,14 @@ def coloured() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and os.isatty(1)
 
 
-def keep_descriptors() -> None:
+def take_streams() -> None:
     """Opens /dev/null for each closed standard descriptor. Otherwise the next socket gets its number, and output for
-    stdout goes into that socket."""
+    stdout goes into that socket. `sys.stdout` writes as `emit` does."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
             null = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
-            if number == 1:
-                sys.stdout = os.fdopen(null, "w", closefd=False)
-            elif number == 2:
+            if number == 2:
                 sys.stderr = os.fdopen(null, "w", closefd=False)
+    sys.stdout = io.TextIOWrapper(_Stdout(), "utf-8", "surrogateescape", write_through=True)
