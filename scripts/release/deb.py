@@ -27,6 +27,8 @@ _POSTRM = """\
 #!/bin/sh
 set -e
 if [ "$1" = purge ]; then
+# The node's: dpkg removes each folder of its packages that is empty.
+[ -e /opt ] || [ -L /opt ] || mkdir -m 755 /opt
   if command -v deb-systemd-helper >/dev/null; then deb-systemd-helper purge musterd.service >/dev/null; fi
   rm -f /etc/muster/musterd.toml
   if [ -d /etc/muster ]; then rmdir --ignore-fail-on-non-empty /etc/muster; fi

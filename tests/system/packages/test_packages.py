@@ -96,6 +96,7 @@ def test_a_deb_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) ->
     fresh.sh("test ! -e /opt/muster; test ! -e /run/muster; test ! -e /etc/muster; ls /var/log/muster/outlives*")
     assert fresh.sh("pgrep -a muster || true; find /usr /etc -name '*muster*'") == ""
 
+    assert fresh.sh("stat -c '%a %U:%G' /opt") == "755 root:root", "the node's, although it is empty"
 
 def test_an_rpm_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) -> None:
     """With rpm's own order of scripts and removals, which is not dpkg's."""
