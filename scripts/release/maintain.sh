@@ -212,6 +212,8 @@ removing() {
     running=$(jobs)
     if [ -z "$running" ]; then
       systemctl stop 'muster-nursery:*.scope' || true
+      # Only without any process: to stop a slice stops all that is in it.
+      if grep -q '^populated 0' /sys/fs/cgroup/muster.slice/cgroup.events; then systemctl stop muster.slice; fi || true
       rm -rf /run/muster
     else
       say "jobs continue without a daemon: $(echo $running). To reach them, install the package again"

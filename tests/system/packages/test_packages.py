@@ -93,6 +93,7 @@ def test_a_deb_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) ->
 
     said = dpkg(fresh, "-P", "muster-agent")
     assert "/var/log/muster stays" in said
+    assert fresh.sh("systemctl list-units --all --no-legend 'muster*'") == ""
     fresh.sh("test ! -e /opt/muster; test ! -e /run/muster; test ! -e /etc/muster; ls /var/log/muster/outlives*")
     assert fresh.sh("pgrep -a muster || true; find /usr /etc -name '*muster*'") == ""
 
