@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from scripts.release import libraries
 from scripts.release.package import DEBIAN_MACHINES, DESCRIPTION, MAINTAINER, NAME, SUMMARY, Package
 
 #: Every distribution with Python 3.11 or newer reads it. One thread: how many there are could change the bytes.
@@ -26,9 +27,9 @@ if [ "$1" = remove ]; then /opt/muster/package/maintain removing; fi
 _POSTRM = """\
 #!/bin/sh
 set -e
-if [ "$1" = purge ]; then
 # The node's: dpkg removes each folder of its packages that is empty.
 [ -e /opt ] || [ -L /opt ] || mkdir -m 755 /opt
+if [ "$1" = purge ]; then
   if command -v deb-systemd-helper >/dev/null; then deb-systemd-helper purge musterd.service >/dev/null; fi
   rm -f /etc/muster/musterd.toml
   if [ -d /etc/muster ]; then rmdir --ignore-fail-on-non-empty /etc/muster; fi
@@ -45,11 +46,16 @@ def build(package: Package, tree: Path, into: Path, compress: bool = True) -> Pa
     control, zsh = tree / "DEBIAN", tree / "usr/share/zsh"
     size = sum(path.lstat().st_size for path in tree.rglob("*") if not path.is_dir())
     control.mkdir()
+    depends = [
+        f"python{package.python}",
+        f"libc6 (>= {package.glibc})",
+        *(libraries.DEBIAN[name] for name in package.libraries),
+    ]
     description = "".join(f" {line}\n" for line in DESCRIPTION.splitlines())
     (control / "control").write_text(
         f"Package: {NAME}\nVersion: {package.debian_version}\nArchitecture: {DEBIAN_MACHINES[package.machine]}\n"
         f"Maintainer: {MAINTAINER}\nSection: admin\nPriority: optional\nInstalled-Size: {size >> 10}\n"
-        f"Depends: python{package.python}, libc6 (>= {package.glibc})\nRecommends: systemd, dbus\n"
+        f"Depends: {', '.join(depends)}\nRecommends: systemd, dbus\n"
         f"Description: {SUMMARY}\n{description}"
     )
     for name, script in (("postinst", _POSTINST), ("prerm", _PRERM), ("postrm", _POSTRM)):

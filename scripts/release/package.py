@@ -8,6 +8,8 @@ from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
+from scripts.release import libraries
+
 NAME = "muster-agent"
 SUMMARY = "node agent for training clusters"
 DESCRIPTION = """\
@@ -89,6 +91,11 @@ class Package:
             found = [(int(tag[1]), int(tag[2])) for tag in tags if tag is not None]
             needed += [min(found)] if found else []
         return ".".join(map(str, max(needed)))
+
+    @cached_property
+    def libraries(self) -> list[str]:
+        """Shared libraries of the system that the wheels need, beside the C library."""
+        return libraries.needed(self.wheels)
 
 
 def of_folder(folder: Path, python: str, machine: str, release: int, epoch: int) -> Package:

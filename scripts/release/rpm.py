@@ -27,6 +27,7 @@ Vendor: {vendor}
 AutoReqProv: no
 Requires: /usr/bin/python{python}
 Requires: glibc >= {glibc}
+{libraries}
 Requires(post): coreutils, grep
 Recommends: systemd, dbus
 
@@ -65,6 +66,7 @@ def build(package: Package, tree: Path, into: Path, compress: bool = True) -> Pa
         vendor=MAINTAINER,
         python=package.python,
         glibc=package.glibc,
+        libraries="\n".join(f"Requires: {name}()(64bit)" for name in package.libraries),
         description=DESCRIPTION,
         tree=tree,
         home=HOME,

@@ -1,5 +1,6 @@
 """What `make release` publishes: the same bytes from the same sources, a true SBOM, notes of the version."""
 
+import importlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import muster.agent
-from scripts.release import deb, notes, package, rpm, sbom, tree
+from scripts.release import deb, libraries, notes, package, rpm, sbom, tree
 
 REPOSITORY = Path(__file__).parents[3]
 EPOCH = 1795846000
@@ -96,6 +97,27 @@ def test_the_sbom_names_what_is_in_the_package(tmp_path: Path) -> None:
     from cyclonedx.schema import SchemaVersion
 
     assert schema.JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+
+
+def test_libraries_of_the_system_that_wheels_need(tmp_path: Path) -> None:
+    """A real module of gRPC's, beside one that the wheel brings, and one that no package is known for."""
+    compiled = importlib.import_module("grpc._cython.cygrpc").__file__
+    assert compiled is not None
+
+    def wheel(name: str, needed: bytes, *brought: str) -> Path:
+        content = Path(compiled).read_bytes().replace(b"libstdc++.so.6", needed)
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("one/module.so", content)
+            for other in brought:
+                archive.writestr(other, b"")
+        return tmp_path / name
+
+    plain = wheel("plain.whl", b"libstdc++.so.6")
+    whole = wheel("whole.whl", b"libother1.so.6", "one.libs/libother1.so.6")
+    assert libraries.needed([plain, whole]) == ["libstdc++.so.6"]
+    assert libraries.needed([whole]) == []
+    with pytest.raises(ValueError, match=r"no package is known for libother1\.so\.6: add it to libraries\.py"):
+        libraries.needed([wheel("odd.whl", b"libother1.so.6")])
 
 
 def test_notes_are_the_changelogs(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def failed(node: Machine, command: str) -> str:
 def test_a_deb_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) -> None:
     old, new = built
     first, second = (f"/packages/{Path(each.deb).name}" for each in built)
+    assert "libstdc++6" in fresh.sh(f"dpkg-deb -f {first} Depends")
     dpkg(fresh, "-i", first)
     wait_up(fresh)
     assert fresh.sh("systemctl is-enabled musterd") == "enabled"
@@ -92,12 +93,12 @@ def test_a_deb_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) ->
     eventually(lambda: fresh.sh("systemctl restart musterd; ls /opt/muster").split() == left, 60, "the old one to go")
 
     said = dpkg(fresh, "-P", "muster-agent")
-    assert "/var/log/muster stays" in said
     assert fresh.sh("systemctl list-units --all --no-legend 'muster*'") == ""
+    assert "/var/log/muster stays" in said
     fresh.sh("test ! -e /opt/muster; test ! -e /run/muster; test ! -e /etc/muster; ls /var/log/muster/outlives*")
+    assert fresh.sh("stat -c '%a %U:%G' /opt") == "755 root:root", "the node's, although it is empty"
     assert fresh.sh("pgrep -a muster || true; find /usr /etc -name '*muster*'") == ""
 
-    assert fresh.sh("stat -c '%a %U:%G' /opt") == "755 root:root", "the node's, although it is empty"
 
 def test_an_rpm_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) -> None:
     """With rpm's own order of scripts and removals, which is not dpkg's."""
@@ -114,7 +115,8 @@ def test_an_rpm_under_running_jobs(fresh: Machine, built: tuple[Built, Built]) -
     wait_up(fresh)
     assert version(fresh) != NEWER
     assert fresh.sh("rpm -V --nodeps muster-agent") == ""
-    assert "/usr/bin/python3" in fresh.sh("rpm -qR muster-agent")
+    required = fresh.sh("rpm -qR muster-agent")
+    assert "/usr/bin/python3" in required and "libstdc++.so.6()(64bit)" in required
     ranks = start(fresh, "in-an-rpm")
     rpm("-U", second)
     assert version(fresh) == NEWER
