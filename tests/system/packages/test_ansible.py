@@ -42,7 +42,7 @@ class Control:
         group = {"hosts": hosts, "vars": {"ansible_become": False}}
         (folder / "inventory.json").write_text(json.dumps({"muster_nodes": group}))
 
-    def play(self, book: str, package: str, code: int = 0, limit: str = "all", **variables: str) -> str:
+    def play(self, book: str, package: str, *options: str, code: int = 0, limit: str = "all", **variables: str) -> str:
         """What it prints. `code`: that it must exit with; `limit`: the nodes it is for."""
         given = json.dumps({"muster_package": package, "muster_config": CONFIG} | variables)
         environ = os.environ | {
@@ -53,7 +53,7 @@ class Control:
         }
         command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", f"{self._folder}/inventory.json"]
         done = subprocess.run(
-            [*command, "--limit", limit, "-e", given, str(ROLE / book)],
+            [*command, *options, "--limit", limit, "-e", given, str(ROLE / book)],
             check=False,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -74,15 +74,21 @@ def test_node_by_node(fresh: Machine, second: Machine, built: tuple[Built, Built
     old, new = built
     nodes = (fresh, second)
     control = Control(tmp_path, {"a": fresh, "b": second})
+    control.play("install.yml", old.deb, "--check", limit="a")
+    assert fresh.sh("ls -d /opt/muster /etc/muster 2>/dev/null || true") == ""
     control.play("install.yml", old.deb)
     assert all(node.sh("cat /etc/muster/musterd.toml") == CONFIG.strip() for node in nodes)
     assert "changed=0" in control.play("install.yml", old.deb, limit="b"), "again changes nothing"
 
+    # A copy of the package before last is removed.
+    fresh.sh("touch -d '2 days ago' /var/cache/muster-agent_0.0.1.deb")
     ranks = start(fresh, "runs-on")
     said = control.play("upgrade.yml", new.deb)
     assert said.index("changed: [a]") < said.index("ok: [b]"), "the second node waits for the first"
     assert [(version(node), is_drained(node)) for node in nodes] == [(NEWER, False)] * 2
     assert pids(fresh, "runs-on") == ranks
+    kept = fresh.sh("cd /var/cache; ls muster-agent*").split()
+    assert kept == [Path(each.deb).name for each in built]
 
     # A configuration that the daemon refuses: the first node stays drained, with its jobs, and the second untouched.
     said = control.play("upgrade.yml", new.deb, code=2, muster_config="nonsense = 1\n")
