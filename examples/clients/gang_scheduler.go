@@ -15,8 +15,10 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -32,6 +34,18 @@ const (
 	ready    = 10 * time.Minute // for the checks of all nodes
 	patience = 1 * time.Minute  // for a daemon that does not answer, which may be restarting
 )
+
+// connect makes the way to one daemon; docs/guides/clients.md says why it needs these options.
+func connect(address string) (*grpc.ClientConn, error) {
+	pauses := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: time.Second}
+	return grpc.NewClient(address,
+		// Over TCP: credentials.NewTLS with the certificates of both sides.
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: answer}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: answer}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)),
+	)
+}
 
 // part is what one node does of the job.
 type part struct {
@@ -247,8 +261,7 @@ func main() {
 	name, addresses, parts := os.Args[1], os.Args[2:dashes], []*part{}
 	for i, address := range addresses {
 		rank := uint32(i)
-		// Over TCP: credentials.NewTLS with the certificates of both sides.
-		connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		connection, err := connect(address)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(2)
