@@ -23,7 +23,7 @@ _CHANGES = (
     (r"\baio\.Channel\b", "grpc.Channel"),
     (r"\basync (def|for|with)\b", r"\1"),
     (r"\bawait ", ""),
-    (r"\bAwaitable\[Response\]", "Response"),
+    (r"\bAwaitable\[(\w+)\]", r"\1"),
     (r"\bAsyncIterator\b", "Iterator"),
     (r"\bAbstractAsyncContextManager\b", "AbstractContextManager"),
     (r"\basync_exec\b", "blocking_exec"),

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     _Call = aio.StreamStreamCall[exec_pb2.ExecRequest, exec_pb2.ExecResponse]
 
+_Heard = Callable[[float], Awaitable[None]]
+
 #: Seconds for the end of a stream behind its last message, and of a session that is left before its end.
 PART_S = 2.0
 #: Seconds for which a call is opened again whose first request could not be written.
@@ -29,9 +31,12 @@ _OPEN_S, _OPEN_PAUSE_S = 3.0, 0.05
 class AsyncExec(ExecSession):
     """A running command. Iterate over it for its output; one task may do so while another one writes."""
 
-    def __init__(self, stub: "ExecServiceAsyncStub", first: exec_pb2.ExecRequest, search_s: float) -> None:
+    def __init__(
+        self, stub: "ExecServiceAsyncStub", first: exec_pb2.ExecRequest, search_s: float, heard: _Heard
+    ) -> None:
+        """`heard` returns once the daemon answers, or raises grpc.RpcError after so many seconds."""
         super().__init__(first)
-        self._stub, self._search_s = stub, search_s
+        self._stub, self._search_s, self._heard = stub, search_s, heard
         self._call: _Call | None = None
         #: The read that is under way: a caller who gives up waiting does not end it, and so not the stream.
         self._read: asyncio.Task[object] | None = None
@@ -96,6 +101,7 @@ class AsyncExec(ExecSession):
         attempts = Attempts(self._state.opening(), self._search_s)
         while True:
             try:
+                await self._heard(attempts.left_s)
                 call = await opened(self._stream, self._state.opening())
                 answer: object = await call.read()
                 if isinstance(answer, exec_pb2.ExecResponse):
@@ -195,10 +201,10 @@ async def opened(stream: "Callable[[], Awaitable[_Call]]", first: exec_pb2.ExecR
 
 @asynccontextmanager
 async def session(
-    stub: "ExecServiceAsyncStub", first: exec_pb2.ExecRequest, search_s: float
+    stub: "ExecServiceAsyncStub", first: exec_pb2.ExecRequest, search_s: float, heard: _Heard
 ) -> AsyncIterator[AsyncExec]:
     """For the length of an `async with`. Raises MusterError."""
-    command = AsyncExec(stub, first, search_s)
+    command = AsyncExec(stub, first, search_s, heard)
     try:
         await command.open()
         yield command

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from muster.v1.telemetry_pb2_grpc import TelemetryServiceStub
 
 Response = TypeVar("Response")
+Ending = TypeVar("Ending", job_pb2.WaitResponse, job_pb2.StopResponse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,7 @@ class BlockingClient:
     def wait(self, job_id: str, timeout_s: float = math.inf, search_s: float = SEARCH_S) -> job_pb2.WaitResponse:
         """Waits for the end of a job, over restarts of the daemon, or for `timeout_s` (then `ended` is false). A daemon
         that does not answer is looked for during `search_s`."""
-        end = time.monotonic() + timeout_s
-        while True:
-            left = end - time.monotonic()
-            slice_s = max(0.0, min(left, SLICE_S))
-            request = job_pb2.WaitRequest(job_id=job_id, timeout=requests.duration(slice_s))
-            answer = self.call(self.jobs.Wait, request, slice_s + search_s)
-            if answer.ended or left <= SLICE_S:
-                return answer
+        return self._ended(self.jobs.Wait, job_pb2.WaitRequest(job_id=job_id), timeout_s, search_s)
 
     def stop(
         self,
@@ -104,14 +98,8 @@ class BlockingClient:
     ) -> job_pb2.StopResponse:
         """Stops a job and waits for its end, over restarts of the daemon, or for `timeout_s` (0: only orders it).
         `grace_s`: 0 kills; None: as the spec says."""
-        end = time.monotonic() + timeout_s
-        while True:
-            left = end - time.monotonic()
-            slice_s = max(0.0, min(left, SLICE_S))
-            request = requests.stop_request(job_id, reason, grace_s, slice_s)
-            answer = self.call(self.jobs.Stop, request, slice_s + search_s)
-            if answer.ended or left <= SLICE_S:
-                return answer
+        request = requests.stop_request(job_id, reason, grace_s)
+        return self._ended(self.jobs.Stop, request, timeout_s, search_s)
 
     def delete(self, job_id: str, *, keep_logs: bool = False, within_s: float = ANSWER_S) -> None:
         """Deletes an ended job."""
@@ -170,12 +158,39 @@ class BlockingClient:
         print(command.exit_code)
         """
         first = requests.exec_request(job_id, argv, rank, env, stdin=stdin, tty=tty)
-        return session(self.execs, first, search_s)
+        return session(self.execs, first, search_s, self._heard)
 
     def attach(self, job_id: str, session_id: str, search_s: float = SEARCH_S) -> AbstractContextManager[BlockingExec]:
         """A session that there is; another client that was attached is detached."""
         attach = exec_pb2.ExecAttach(job_id=job_id, session_id=session_id)
-        return session(self.execs, exec_pb2.ExecRequest(attach=attach), search_s)
+        return session(self.execs, exec_pb2.ExecRequest(attach=attach), search_s, self._heard)
+
+    def _ended(
+        self, method: Callable[..., Ending], request: requests.Slice, timeout_s: float, search_s: float
+    ) -> Ending:
+        """The answer once the job has ended, or `timeout_s` is over. One call waits for half of what is left of
+        `search_s`: a daemon that is there answers within the other half."""
+        end = time.monotonic() + timeout_s
+        attempts = Attempts(request, search_s)
+        while True:
+            left = max(0.0, end - time.monotonic())
+            slice_s = min(left, SLICE_S, attempts.left_s / 2)
+            request.timeout.CopyFrom(requests.duration(slice_s))
+            try:
+                answer = method(request, timeout=attempts.left_s)
+            except grpc.RpcError as error:
+                pause = attempts.pause_s(error)
+            else:
+                if answer.ended or slice_s >= left:
+                    return answer
+                attempts.renew()
+                continue
+            time.sleep(pause)
+
+    def _heard(self, within_s: float) -> None:
+        """Returns once the daemon answers; before a stream, which has no deadline. Raises grpc.RpcError."""
+        check: Callable[..., bytes] = self.channel.unary_unary(requests.HEALTH_CHECK)
+        check(b"", timeout=within_s)
 
     def _resumed(
         self, stream: Callable[[], Any], place: StreamPlace[Streamed], request: Message, search_s: float
@@ -183,9 +198,11 @@ class BlockingClient:
         """What is new in the messages of a stream that is begun again at its place where it was cut."""
         attempts = Attempts(request, search_s)
         while True:
-            call = stream()
+            call = None
             failed, moved = MusterError.cut(), None
             try:
+                self._heard(attempts.left_s)
+                call = stream()
                 for message in call:
                     if (new := place.take(message)) is not None:
                         yield new
@@ -198,7 +215,8 @@ class BlockingClient:
                 failed = MusterError.of(error)
                 moved = place.moved(failed.reason, failed.facts)
             finally:
-                call.cancel()
+                if call is not None:
+                    call.cancel()
             if moved is None:
                 time.sleep(attempts.pause_s(failed))
             elif (new := place.take(moved)) is not None:

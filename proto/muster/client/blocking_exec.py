@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     _Requests = queue.SimpleQueue[exec_pb2.ExecRequest | None]
 
+_Heard = Callable[[float], None]
+
 #: Seconds after which a writer looks again whether there is room; usually a notice comes before.
 _LOOK_S = 0.5
 
@@ -27,9 +29,10 @@ _LOOK_S = 0.5
 class BlockingExec(ExecSession):
     """A running command. Iterate over it for its output; one thread may do so while another one writes."""
 
-    def __init__(self, stub: "ExecServiceStub", first: exec_pb2.ExecRequest, search_s: float) -> None:
+    def __init__(self, stub: "ExecServiceStub", first: exec_pb2.ExecRequest, search_s: float, heard: _Heard) -> None:
+        """`heard` returns once the daemon answers, or raises grpc.RpcError after so many seconds."""
         super().__init__(first)
-        self._stub, self._search_s = stub, search_s
+        self._stub, self._search_s, self._heard = stub, search_s, heard
         #: The stream that there is at the moment: its answers, and what is to be sent.
         self._call: Any = None
         self._requests: _Requests = queue.SimpleQueue()
@@ -93,8 +96,9 @@ class BlockingExec(ExecSession):
         while True:
             requests: _Requests = queue.SimpleQueue()
             requests.put(self._state.opening())
-            call = self._stub.Exec(iter(requests.get, None))
             try:
+                self._heard(attempts.left_s)
+                call = self._stub.Exec(iter(requests.get, None))
                 answer = next(call)
             except StopIteration:
                 failed = MusterError.cut()
@@ -163,9 +167,11 @@ class BlockingExec(ExecSession):
 
 
 @contextmanager
-def session(stub: "ExecServiceStub", first: exec_pb2.ExecRequest, search_s: float) -> Iterator[BlockingExec]:
+def session(
+    stub: "ExecServiceStub", first: exec_pb2.ExecRequest, search_s: float, heard: _Heard
+) -> Iterator[BlockingExec]:
     """For the length of a `with`. Raises MusterError."""
-    command = BlockingExec(stub, first, search_s)
+    command = BlockingExec(stub, first, search_s, heard)
     try:
         command.open()
         yield command

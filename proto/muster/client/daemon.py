@@ -4,6 +4,7 @@ Over a unix socket each call shows which user and process makes it (own_token.py
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -26,14 +27,15 @@ from muster.v1 import (
     telemetry_pb2_grpc,
 )
 
-_NO_CREDENTIALS = "{}: over TCP a daemon requires a client certificate: give credentials"
+_NO_CREDENTIALS = "{}: over TCP a daemon requires a client certificate: give credentials; write a socket as unix:PATH"
 #: Seconds that a daemon has to give a token; without one a call is made all the same.
 TOKEN_S = 1.0
 
 
 def target(address: str) -> str:
     """What gRPC wants to hear: a path is a unix socket; `unix:PATH`, `unix:///PATH`, `HOST:PORT` stay as they are."""
-    return f"unix:{address}" if address.startswith(("/", "./", "../")) else address
+    is_path = address.startswith(("/", "./", "../")) or ("/" in address and ":" not in address)
+    return f"unix:{address}" if is_path else address
 
 
 @asynccontextmanager
@@ -101,14 +103,18 @@ class _Told:
         path = where.removeprefix("unix:").removeprefix("//") if where.startswith("unix:") else ""
         self._tokens = own_token.beside(Path(path)) if path else None
 
-    def metadata(self, given: Any) -> tuple[tuple[str, str | bytes], ...]:
-        """That of a call, with claim and token. A token for each call: the daemon may be another one by now. Blocks for
-        as long as the daemon needs to answer, at most a second."""
+    def of_call(self, details: Any) -> tuple[tuple[tuple[str, str | bytes], ...], float | None]:
+        """The metadata of a call, with claim and token, and the seconds that are left to it. A token for each call: the
+        daemon may be another one by now. Blocks for as long as the daemon needs to answer, at most a second."""
         token: tuple[tuple[str, str], ...] = ()
+        left, began = details.timeout, time.monotonic()
         if self._tokens is not None:
+            within_s = TOKEN_S if left is None else max(0.001, min(TOKEN_S, left))
             with suppress(OSError, ValueError, KeyError, TypeError):
-                token = ((own_token.HEADER, own_token.fresh(self._tokens, TOKEN_S)[0]),)
-        return (*(given or ()), *self._claim, *token)
+                token = ((own_token.HEADER, own_token.fresh(self._tokens, within_s)[0]),)
+        if left is not None:
+            left = max(0.001, left - (time.monotonic() - began))
+        return (*(details.metadata or ()), *self._claim, *token), left
 
 
 class _Teller:
@@ -118,9 +124,9 @@ class _Teller:
         self._told = told
 
     async def _tell(self, continuation: Any, details: aio.ClientCallDetails, request: Any) -> Any:
-        metadata = await asyncio.to_thread(self._told.metadata, details.metadata)
+        metadata, left = await asyncio.to_thread(self._told.of_call, details)
         more = aio.ClientCallDetails(
-            details.method, details.timeout, aio.Metadata(*metadata), details.credentials, details.wait_for_ready
+            details.method, left, aio.Metadata(*metadata), details.credentials, details.wait_for_ready
         )
         return await continuation(more, request)
 
@@ -154,8 +160,8 @@ class _BlockingTeller(
         self._told = told
 
     def _tell(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        metadata = self._told.metadata(client_call_details.metadata)
-        return continuation(_Details(client_call_details, metadata), request)
+        metadata, left = self._told.of_call(client_call_details)
+        return continuation(_Details(client_call_details, metadata, left), request)
 
     def _tell_all(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
         return self._tell(continuation, client_call_details, request_iterator)
@@ -165,10 +171,10 @@ class _BlockingTeller(
 
 
 class _Details(grpc.ClientCallDetails):
-    """Those of a call, with other metadata."""
+    """Those of a call, with other metadata and time."""
 
-    def __init__(self, details: Any, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
-        self.method, self.timeout = details.method, details.timeout
+    def __init__(self, details: Any, metadata: tuple[tuple[str, str | bytes], ...], timeout: float | None) -> None:
+        self.method, self.timeout = details.method, timeout
         self.credentials, self.wait_for_ready = details.credentials, details.wait_for_ready
         self.compression = details.compression
         self.metadata = metadata

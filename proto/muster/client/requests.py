@@ -12,6 +12,11 @@ ANSWER_S = 60.0
 SEARCH_S = 60.0
 #: Seconds that one call of a longer wait takes at most: a wait of days finds a dead connection soon.
 SLICE_S = 60.0
+#: A call that every daemon answers at once.
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+
+#: Calls that wait for a part of the time.
+Slice = job_pb2.WaitRequest | job_pb2.StopRequest
 
 
 def duration(seconds: float) -> Duration:
@@ -21,9 +26,9 @@ def duration(seconds: float) -> Duration:
     return value
 
 
-def stop_request(job_id: str, reason: str, grace_s: float | None, timeout_s: float) -> job_pb2.StopRequest:
-    """Of one call of a stop."""
-    request = job_pb2.StopRequest(job_id=job_id, reason=reason, timeout=duration(timeout_s))
+def stop_request(job_id: str, reason: str, grace_s: float | None) -> job_pb2.StopRequest:
+    """Without its `timeout`."""
+    request = job_pb2.StopRequest(job_id=job_id, reason=reason)
     if grace_s is not None:
         request.grace.CopyFrom(duration(grace_s))
     return request

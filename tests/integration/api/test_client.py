@@ -5,7 +5,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -233,6 +235,75 @@ def test_a_daemon_that_is_not_there_is_looked_for_and_a_job_starts_once(daemon: 
         daemon.kill()
         with pytest.raises(MusterError, match="UNAVAILABLE"):
             muster.start(job_pb2.JobSpec(command=[sys.executable, "-V"]))
+
+
+def keeps_its_time(seconds: float, call: Callable[[], object]) -> None:
+    began = time.monotonic()
+    with pytest.raises(MusterError) as caught:
+        call()
+    took = time.monotonic() - began
+    assert not caught.value.answered
+    assert took < seconds + 0.9, caught.value  # a try to get a token takes a second where nobody answers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("there", [False, True], ids=["no daemon", "a stopped daemon"])
+def test_a_daemon_that_does_not_answer_is_looked_for_as_long_as_asked(daemon: Daemon, there: bool) -> None:
+    if there:
+        os.kill(daemon.pid, signal.SIGSTOP)
+    else:
+        daemon.kill()
+
+    async def asked(calls: list[Callable[[Any], Any]]) -> None:
+        async with connect(daemon.address) as muster:
+            for call in calls:
+                began = time.monotonic()
+                with pytest.raises(MusterError):
+                    await call(muster)
+                assert time.monotonic() - began < 2.9
+
+    async def drained(messages: Any) -> None:
+        async for _ in messages:
+            pass
+
+    try:
+        with connect_blocking(daemon.address) as muster:
+            keeps_its_time(2, lambda: muster.get("j", within_s=2))
+            keeps_its_time(2, lambda: muster.wait("j", search_s=2))
+            keeps_its_time(2, lambda: muster.stop("j", search_s=2))
+            keeps_its_time(2, lambda: list(muster.read_logs("j", search_s=2)))
+            keeps_its_time(2, lambda: list(muster.watch(search_s=2)))
+            keeps_its_time(2, lambda: muster.exec("j", ["true"], search_s=2).__enter__())
+        asyncio.run(
+            asked(
+                [
+                    lambda muster: muster.get("j", within_s=2),
+                    lambda muster: muster.wait("j", search_s=2),
+                    lambda muster: drained(muster.read_logs("j", search_s=2)),
+                    lambda muster: muster.exec("j", ["true"], search_s=2).__aenter__(),
+                ]
+            )
+        )
+    finally:
+        if there:
+            os.kill(daemon.pid, signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_a_wait_that_outlasts_the_search_goes_on(daemon: Daemon) -> None:
+    daemon.run("sleep", "2", job_id="j")
+    with connect_blocking(daemon.address) as muster:
+        assert not muster.wait("j", timeout_s=0.3, search_s=20).ended
+        assert muster.wait("j", search_s=1).ended  # in slices of half a second
+
+
+def test_a_relative_path_is_a_socket(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(daemon.address.removeprefix("unix:"))
+    monkeypatch.chdir(path.parents[1])
+    with connect_blocking(f"{path.parent.name}/{path.name}") as muster:
+        assert muster.get_node().node.hostname
+    with pytest.raises(ValueError, match="unix:PATH"), connect_blocking(path.name):
+        pass
 
 
 def test_a_lost_cursor_names_the_oldest(daemon: Daemon) -> None:
