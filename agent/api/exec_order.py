@@ -12,7 +12,7 @@ from muster.agent.errors import InvalidRequest, RankNotRunning
 from muster.agent.jobs.entry import Entry, no_such_rank
 from muster.supervisors.launch.session_start import MAX_ARGV, MAX_REQUEST, MAX_SIZE
 from muster.supervisors.launch.spec_rules import violations
-from muster.supervisors.model.spec import Boot, JobSpec, Violation
+from muster.supervisors.model.spec import Boot, JobSpec, Violation, variable
 from muster.supervisors.model.states import State
 from muster.v1 import exec_pb2
 
@@ -79,7 +79,7 @@ def _problems(asked: _Asked, entry: Entry) -> list[Violation]:
     like = JobSpec("exec", tuple(asked.argv), env=dict(asked.env), workdir=asked.workdir)
     found = violations(like, lambda field: "argv" if field == "command" else field)
     found += [
-        Violation(f"env[{name}]", "is reserved: muster marks the processes of a job with it")
+        Violation(variable(name), "is reserved: muster marks the processes of a job with it")
         for name in asked.env
         if name.startswith("MUSTER_")
     ]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from muster.supervisors.launch.modes import boot, modelarts
-from muster.supervisors.model.spec import FIELDS, JobSpec, OnHang, Violation
+from muster.supervisors.model.spec import FIELDS, JobSpec, OnHang, Violation, variable
 from muster.supervisors.model.spec_fields import RESERVED
 from muster.supervisors.paths import is_reserved
 
@@ -36,7 +36,7 @@ def _of_each(spec: JobSpec) -> Iterator[Violation]:
 def _of_several(spec: JobSpec) -> Iterator[Violation]:
     platform = modelarts.platform_name(spec.env)
     if is_reserved(platform):
-        yield Violation("env[MA_VJ_NAME]", f"{platform!r}: {RESERVED}")
+        yield Violation(variable("MA_VJ_NAME"), f"{platform!r}: {RESERVED}")
     if spec.ranks and spec.wants_cards:
         yield Violation("ranks", f"{spec.ranks} together with cards: give one of the two; each card gets one rank")
     ways = {"count": spec.card_count, "indices": spec.card_indices, "all": spec.all_cards}

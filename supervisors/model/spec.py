@@ -406,4 +406,11 @@ def _bound(row: Any) -> kind.Field:
 
 #: The table, by name, in the order of the dataclass.
 FIELDS = {row.name: _bound(row) for row in fields(JobSpec)}
+
+
+def variable(name: str) -> str:
+    """What an environment variable is called in a message: env['A']."""
+    return "env" + FIELDS["env"].part(name)
+
+
 _MANY = {name for name, about in FIELDS.items() if about.many}

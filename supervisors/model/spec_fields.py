@@ -339,9 +339,9 @@ class Variables(Field):
     def problems(self, value: dict[str, str]) -> Problems:
         for name, text in value.items():
             if not name or "=" in name or "\0" in name:
-                yield f"[{name!r}]", "a name must not be empty and must not contain '=' or NUL"
+                yield self.part(name), "a name must not be empty and must not contain '=' or NUL"
             else:
-                yield from _string_problems(f"[{name}]", f"{name}={text}")
+                yield from _string_problems(self.part(name), f"{name}={text}")
 
 
 class StagingUrl(Field):
@@ -415,21 +415,28 @@ class LimitTable(Field):
                 yield self.part(name), f"is not known: must be one of {', '.join(LIMITS)}"
             elif name == "pids":
                 if not (1 <= number <= MAX_PIDS and number % 1 == 0):
-                    yield (
-                        self.part(name),
-                        f"{number:g}: must be a whole number from 1 to {MAX_PIDS}; leave it out for no limit",
-                    )
+                    yield self.part(name), f"{limit_text(number)}: must be 1 to {MAX_PIDS}, the kernel's own limit"
             elif name in JOB_LIMITS:
                 if not (math.isfinite(number) and 0 < number < 1 << 63):
-                    yield self.part(name), f"{number}: must be above 0 and below 2^63; leave it out for no limit"
+                    yield (
+                        self.part(name),
+                        f"{limit_text(number)}: must be above 0 and below 2^63; leave it out for no limit",
+                    )
             elif number != UNLIMITED and not (math.isfinite(number) and 0 <= number < 1 << 63 and number % 1 == 0):
-                yield self.part(name), f"{number}: must be a whole number from 0, or -1 for unlimited"
+                yield self.part(name), f"{limit_text(number)}: must be a whole number from 0, or unlimited (-1)"
 
     def allows(self) -> str:
         return 'a number, `"64g"`, `"unlimited"`'
 
     def part(self, key: str) -> str:
         return f".{key[:40]}"
+
+
+def limit_text(value: float) -> str:
+    """A limit as somebody writes it: all digits, or `unlimited`."""
+    if value == UNLIMITED:
+        return "unlimited"
+    return str(int(value)) if math.isfinite(value) and value % 1 == 0 else str(value)
 
 
 class RuleSettings(Field):

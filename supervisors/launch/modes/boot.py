@@ -14,7 +14,7 @@ from muster.probes.kernel import marks
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.known_names import ASCEND_CARDS, CUDA_CARDS, RANK_TABLE
 from muster.supervisors.model.lifecycle import LAUNCHER, MPI_LEAD, MPI_WAIT
-from muster.supervisors.model.spec import DEFAULT_READY_S, Boot, JobSpec, Violation
+from muster.supervisors.model.spec import DEFAULT_READY_S, Boot, JobSpec, Violation, variable
 from muster.supervisors.supervision_errors import NotStartable
 
 #: How long msrun's nodes wait for each other, in seconds, unless the environment says otherwise.
@@ -361,19 +361,19 @@ def _wrong_variables(mode: str, node_count: int, env: Mapping[str, str]) -> list
         try:
             shlex.split(env.get(name, ""))
         except ValueError as error:
-            found.append(Violation(f"env[{name}]", f"cannot be split into words as a shell would: {error}"))
+            found.append(Violation(variable(name), f"cannot be split into words as a shell would: {error}"))
 
     def number(name: str, least: int, most: int) -> None:
         text = env.get(name, "")
         if text and not (_WHOLE.fullmatch(text) and least <= int(text) <= most):
-            found.append(Violation(f"env[{name}]", f"{text[:40]!r}: must be a whole number from {least} to {most}"))
+            found.append(Violation(variable(name), f"{text[:40]!r}: must be a whole number from {least} to {most}"))
 
     def hosts(name: str) -> None:
         if env.get(name) and env[name].count(",") + 1 != node_count:
             given = env[name].count(",") + 1
             found.append(
                 Violation(
-                    f"env[{name}]", f"{given} entries for {node_count} nodes: one host:port for each, with commas"
+                    variable(name), f"{given} entries for {node_count} nodes: one host:port for each, with commas"
                 )
             )
 

@@ -303,7 +303,7 @@ def test_a_forged_spec_is_not_taken_over(place: Path):
     [
         ({"job_id": "audit.log"}, "job_id"),
         ({"job_id": "x-proc-rank-0-device-0.idx"}, "job_id"),
-        ({"env": {"MA_VJ_NAME": "audit.log.1"}}, "env[MA_VJ_NAME]"),
+        ({"env": {"MA_VJ_NAME": "audit.log.1"}}, "env['MA_VJ_NAME']"),
     ],
 )
 def test_no_job_has_the_name_of_a_file_of_musters(daemon: Daemon, fields: dict[str, Any], field: str):

@@ -331,7 +331,7 @@ def test_as_many_processes_as_are_counted_and_no_problem(mode):
 )
 def test_variables_that_cannot_be_used(mode, env, field, text):
     (found,) = problems(spec_of(mode, facts=TWO, env=env))
-    assert found.field == f"env[{field}]"
+    assert found.field == f"env[{field!r}]"
     assert text in found.description
     with pytest.raises(NotStartable, match=field):  # as pre_start may have set it
         processes(spec_of(mode, facts=TWO), TWO, env)

@@ -61,7 +61,7 @@ OF_MUSTER = (
         ({"job_id": "a" * 129}, ["job_id"]),
         ({"job_id": "a" * 300}, ["job_id"]),
         *(({"job_id": name}, ["job_id"]) for name in OF_MUSTER),
-        *(({"env": {"MA_VJ_NAME": name}}, ["env[MA_VJ_NAME]"]) for name in OF_MUSTER),
+        *(({"env": {"MA_VJ_NAME": name}}, ["env['MA_VJ_NAME']"]) for name in OF_MUSTER),
         ({"command": ()}, ["command"]),
         ({"command": ("",)}, ["command[0]"]),
         ({"command": ("a", "b\0c")}, ["command[1]"]),
@@ -69,8 +69,8 @@ OF_MUSTER = (
         ({"env": {"": "1"}}, ["env['']"]),
         ({"env": {"A=B": "1"}}, ["env['A=B']"]),
         ({"env": {"A\0B": "1"}}, ["env['A\\x00B']"]),
-        ({"env": {"A": "1\0"}}, ["env[A]"]),
-        ({"env": {"A": "é" * (MAX_STRING // 2)}}, ["env[A]"]),
+        ({"env": {"A": "1\0"}}, ["env['A']"]),
+        ({"env": {"A": "é" * (MAX_STRING // 2)}}, ["env['A']"]),
         ({"ranks": -1}, ["ranks"]),
         ({"ranks": MAX_RANKS + 1}, ["ranks"]),
         ({"ranks": 100_000}, ["ranks"]),
@@ -221,7 +221,7 @@ def test_all_that_is_wrong_is_reported_at_once_in_sentences():
     )
     found = violations(bad)
     assert [v.field for v in found] == [
-        "job_id", "command[0]", "ranks", "env['A=B']", "env[OK]", "workdir", "user", "node_count", "master_port",
+        "job_id", "command[0]", "ranks", "env['A=B']", "env['OK']", "workdir", "user", "node_count", "master_port",
         "max_runtime", "grace_steps", "labels['']",
     ]  # fmt: skip
     assert all(v.description for v in found)
@@ -301,7 +301,10 @@ def test_what_passes_the_rules_is_safe_to_use(any_spec):
         ({"training_mode": "fast"}, ("'fast'", "normal, high_performance, diagnosis")),
         ({"nodes": ("a", "b", "c"), **NODES}, ("3 names for 2",)),
         ({"limits": {"files": 1.0}}, ("nofile, memlock, stack, core, nproc, memory, cpus",)),
-        ({"limits": {"nofile": 0.5}}, ("0.5", "-1 for unlimited")),
+        ({"limits": {"nofile": 0.5}}, ("0.5", "or unlimited (-1)")),
+        ({"limits": {"pids": -1.0}}, ("unlimited: must be 1 to 4194304",)),
+        ({"limits": {"pids": 9999999.0}}, ("9999999: must",)),
+        ({"limits": {"memory": -1.0}}, ("unlimited: must be above 0", "leave it out for no limit")),
         ({"umask": 0o7777}, ("0o7777", "0o777")),
         ({"nice": 40}, ("40", "-20 to 19")),
         ({"max_restarts": 5000}, ("5000", str(MAX_RESTARTS))),
