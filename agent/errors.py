@@ -358,8 +358,17 @@ class SessionNotFound(ApiError):
         return {"session_id": self.session_id}
 
 
-class TooManySessions(ApiError):
-    """Raised when a job has reached its limit of sessions, or a new one cannot start. The message says which."""
+class TooManySessions(TooMany):
+    """Raised when a job has reached its limit of sessions."""
+
+    reason = "TOO_MANY"
+
+    def __init__(self, job_id: str, limit: int) -> None:
+        super().__init__(f"sessions of job {_shown(job_id)}", limit, "max_sessions in [exec]")
+
+
+class NoSession(ApiError):
+    """Raised when the node cannot start one more process for a session. The message says why."""
 
     code = "RESOURCE_EXHAUSTED"
     reason = "TOO_MANY"

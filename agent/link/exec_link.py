@@ -22,11 +22,12 @@ MAX_ANSWER = 4 << 20
 
 
 class ExecRefused(Refused):
-    """Raised when a supervisor refuses a request; `reason` is a word for programs, or empty."""
+    """Raised when a supervisor refuses a request; `reason` is a word for programs, or empty. `limit`: of sessions, if
+    they have reached it."""
 
-    def __init__(self, text: str, reason: str) -> None:
+    def __init__(self, text: str, reason: str, limit: int | None = None) -> None:
         super().__init__(text)
-        self.reason = reason
+        self.reason, self.limit = reason, limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,10 @@ async def _ask(stream: ByteStream, order: messages.Message, body: bytes = b"") -
     except ProtocolError as error:
         raise LinkLost(f"not understood: {error}") from error
     if answer.get("ok") is not True:
-        raise ExecRefused(control.refusal(answer), str(answer.get("reason", "")))
+        limit = answer.get("limit")  # an earlier release's supervisor does not say it
+        raise ExecRefused(
+            control.refusal(answer), str(answer.get("reason", "")), limit if isinstance(limit, int) else None
+        )
     return answer, rest
 
 

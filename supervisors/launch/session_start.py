@@ -23,11 +23,12 @@ MAX_SIZE = 65535
 
 
 class SessionRefused(SupervisionError):
-    """Raised when a session is not begun, or cannot be had. `reason`: a word for programs."""
+    """Raised when a session is not begun, or cannot be had. `reason`: a word for programs. `limit`: the number of
+    sessions that the job may have, where that is why."""
 
-    def __init__(self, reason: str, text: str) -> None:
+    def __init__(self, reason: str, text: str, limit: int | None = None) -> None:
         super().__init__(text)
-        self.reason = reason
+        self.reason, self.limit = reason, limit
 
 
 @dataclass(frozen=True, slots=True)

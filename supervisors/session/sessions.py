@@ -186,7 +186,8 @@ class Sessions:
     def _spawn(self, request: SessionRequest) -> Waiting[Session]:
         """Raises SessionRefused, with no process left."""
         if sum(session.lives for session in self._all.values()) + len(self._coming) >= request.max_sessions:
-            raise SessionRefused("TOO_MANY", f"the job has {request.max_sessions} sessions, the most that are allowed")
+            most = request.max_sessions
+            raise SessionRefused("TOO_MANY", f"the job has {most} sessions, the most that are allowed", most)
         job = self._job
         members = self._containment.members() if self._boot != Boot.RANKS and job.state is State.RUNNING else []
         number, rank, env = place(job, self._boot, request.rank, members)
@@ -250,4 +251,5 @@ class Sessions:
 
 
 def _refusal(error: SessionRefused) -> Message:
-    return {"ok": False, "error": str(error), "reason": error.reason}
+    limit = {} if error.limit is None else {"limit": error.limit}
+    return {"ok": False, "error": str(error), "reason": error.reason} | limit

@@ -17,6 +17,7 @@ from muster.agent.api.services import ServerContext
 from muster.agent.errors import (
     ApiError,
     InvalidRequest,
+    NoSession,
     RankNotRunning,
     SessionNotFound,
     SupervisorUnreachable,
@@ -66,7 +67,7 @@ class ExecService(ExecServiceServicer):
         self, request_iterator: AsyncIterator[exec_pb2.ExecRequest], context: "_Stream"
     ) -> None:
         """See exec.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable, RankNotRunning, SessionNotFound,
-        SupervisorUnreachable, TooManySessions."""
+        SupervisorUnreachable, TooManySessions, NoSession."""
         first = await first_request(context)
         audit.about(job_id=first.attach.job_id or first.start.job_id, session_id=first.attach.session_id)
         if first.WhichOneof("message") == "attach":
@@ -174,14 +175,16 @@ class ExecService(ExecServiceServicer):
             raise self._unreachable(entry, str(order.get("session", "")), lost) from lost
 
     def _refusal(self, entry: Entry, order: Message, refused: Refused) -> ApiError:
-        reason = refused.reason if isinstance(refused, ExecRefused) else ""
         text = f"job {entry.job_id}: {refused}"
+        if not isinstance(refused, ExecRefused):
+            return RankNotRunning(text)
+        reason = refused.reason
         if reason == "INVALID":
             return InvalidRequest([Violation("start" if order["op"] == "exec" else "attach", str(refused))])
         if reason == "SESSION_NOT_FOUND":
             return SessionNotFound(str(order.get("session", "")), text)
         if reason == _TOO_MANY:
-            return TooManySessions(text)
+            return TooManySessions(entry.job_id, refused.limit) if refused.limit is not None else NoSession(text)
         return RankNotRunning(text)  # also where a supervisor of an older muster knows no sessions
 
     @staticmethod

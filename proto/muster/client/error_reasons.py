@@ -138,7 +138,11 @@ REASONS = (
         passes=True,
     ),
     ErrorReason(
-        "RESOURCE_EXHAUSTED", "TOO_MANY", f"commands or sessions have reached their limit{_LIMIT}", _PAUSES, passes=True
+        "RESOURCE_EXHAUSTED",
+        "TOO_MANY",
+        f"commands or sessions have reached their limit{_LIMIT}; without them the node cannot start another process",
+        _PAUSES,
+        passes=True,
     ),
     ErrorReason("RESOURCE_EXHAUSTED", "NO_ROOM", "the disk of state or logs is full", "yes, or elsewhere", passes=True),
     ErrorReason(

@@ -303,7 +303,7 @@ def unread(pipe: Any) -> int:
         ({"argv": ["true"], "tty": True}, "tty"),
         ({"argv": ["true"], "workdir": "here"}, "workdir"),
         ({"argv": ["true"], "env": {"a=b": "c"}}, "env['a=b']"),
-        ({"argv": ["true"], "env": {"MUSTER_NONCE": "c"}}, "env[MUSTER_NONCE]"),
+        ({"argv": ["true"], "env": {"MUSTER_NONCE": "c"}}, "env['MUSTER_NONCE']"),
         ({"argv": ["true"], "window": exec_pb2.WindowSize(rows=65536)}, "window.rows"),
         ({"argv": ["true"], "time_limit": {"seconds": -1}}, "time_limit"),
     ],
@@ -684,6 +684,8 @@ def test_sessions_of_a_job_are_counted(make_daemon):
     idents = [stream.until("started").session_id for stream in first]
     error = Stream(daemon, **start("true")).gone()
     assert refusal(error) == ("RESOURCE_EXHAUSTED", "TOO_MANY")
+    assert client.facts(error.value) == {"what": "sessions of job 'j'", "limit": "2"}
+    assert "max_sessions in [exec]" in client.failure(error.value).message
     execs(daemon).EndSession(exec_pb2.EndSessionRequest(job_id="j", session_id=idents[0]))
     assert first[0].rest()[1].signal == signal.SIGTERM
     assert command(daemon, "true").exited.exit_code == 0
