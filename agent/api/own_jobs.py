@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from muster.agent.config.access_settings import AccessTable
 from muster.agent.config.hardening_settings import HardeningTable
-from muster.agent.errors import JobNotFound, NotTheirs
+from muster.agent.errors import InvalidRequest, NotTheirs
 from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.hardening import decided as hardening
 from muster.agent.jobs.registry import Registry
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch import limits
-from muster.supervisors.model.spec import JobSpec
-from muster.supervisors.model.spec_fields import PROCESS_LIMITS, UNLIMITED
+from muster.supervisors.model.spec import JobSpec, Violation
+from muster.supervisors.model.spec_fields import PROCESS_LIMITS, UNLIMITED, limit_text
 
 PACKAGE = "/muster.v1."
 #: Seconds by which the time of the event of a job's acceptance may be off that of the record: both are rounded.
@@ -39,7 +39,6 @@ _NAMED = frozenset(
         _STOP,
         f"{PACKAGE}JobService/Wait",
         f"{PACKAGE}LogService/ReadLogs",
-        f"{PACKAGE}TelemetryService/RecordTelemetry",
     }
 )
 #: Calls that may name a job, which then must be the caller's, and whose handlers leave out what is not the caller's.
@@ -53,6 +52,7 @@ _FILTERED = frozenset(
         f"{PACKAGE}LogService/ReadNodeLogs",
         f"{PACKAGE}TelemetryService/GetHistory",
         f"{PACKAGE}TelemetryService/GetTelemetry",
+        f"{PACKAGE}TelemetryService/RecordTelemetry",
     }
 )
 #: Calls about the node, for everybody who may connect. They show which job holds a card, by its id.
@@ -108,12 +108,12 @@ def check(reach: Reach, method: str) -> None:
 
 
 async def check_job(reach: Reach, method: str, job_id: str, registry: Registry) -> None:
-    """`job_id`: of the request; empty: it names none. Raises NotTheirs, and JobNotFound also where a call that must
-    name a job names none."""
-    if reach.is_everything or not (job_id or method in _NAMED):
+    """`job_id`: of the request; empty: it names none. Raises NotTheirs, JobNotFound, and InvalidRequest where a call
+    that must name a job names none."""
+    if not job_id and method in _NAMED:
+        raise no_job_id()
+    if reach.is_everything or not job_id:
         return
-    if not job_id:
-        raise JobNotFound(job_id)
     if method == _STOP:
         await registry.accepted(job_id)
     entry = await registry.get(job_id)
@@ -121,6 +121,11 @@ async def check_job(reach: Reach, method: str, job_id: str, registry: Registry) 
         owner = f"user {entry.spec.user}" if entry.spec.user else "the user of musterd"
         text = f"job {job_id} belongs to {owner}: only its owner and admins may reach it (own_jobs_only in [access])"
         raise NotTheirs(text)
+
+
+def no_job_id() -> InvalidRequest:
+    """For a call that must name a job, and names none."""
+    return InvalidRequest([Violation("job_id", "is not set: name a job")])
 
 
 def since(reach: Reach, registry: Registry, job_id: str) -> float:
@@ -150,10 +155,8 @@ def as_themselves(reach: Reach, spec: JobSpec, table: HardeningTable) -> JobSpec
     for name, value in spec.limits.items():
         most = allowed.get(name, UNLIMITED)
         if most != UNLIMITED and (value == UNLIMITED or value > most):
-            asked = "unlimited" if value == UNLIMITED else f"{value:g}"
-            raise NotTheirs(
-                f"limits.{name}: {asked}: only root and the admins in [access] may exceed the daemon's own {most}"
-            )
+            asked = f"limits.{name}: {limit_text(value)}"
+            raise NotTheirs(f"{asked}: only root and the admins in [access] may exceed the daemon's own {most}")
     if undone := hardening.weaker(spec, table):
         raise NotTheirs(f"{undone} undoes [hardening] of this node: only root and the admins in [access] may do that")
     return replace(spec, user=spec.user or reach.user)

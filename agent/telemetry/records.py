@@ -7,7 +7,7 @@ by a mark.
 import contextlib
 import os
 from collections import Counter, deque
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 import anyio
 import msgspec
@@ -96,12 +96,16 @@ class Lost(msgspec.Struct, frozen=True):
     lost: int
 
 
+#: Whether a subscriber may have a record.
+Sees = Callable[[TelemetryRecord], bool]
+
+
 class Subscription:
     """The records that wait for one subscriber. Belongs to one event loop."""
 
-    def __init__(self, job_id: str) -> None:
-        """`job_id`: only records of this job; empty: all."""
-        self._job_id = job_id
+    def __init__(self, job_id: str, sees: Sees) -> None:
+        """`job_id`: only records of this job; empty: all that the subscriber sees."""
+        self._job_id, self._sees = job_id, sees
         self._waiting: deque[TelemetryRecord | Lost] = deque()
         self._of_job: Counter[str] = Counter()
         self._some = Changes()
@@ -109,7 +113,7 @@ class Subscription:
 
     def put(self, record: TelemetryRecord) -> None:
         """Never waits."""
-        if self._job_id and record.job != self._job_id:
+        if (self._job_id and record.job != self._job_id) or not self._sees(record):
             return
         if len(self._waiting) >= MAX_BEHIND and self._of_job[record.job] >= OF_EACH:
             self._lost = Lost(record.t, 1) if self._lost is None else Lost(self._lost.t, self._lost.lost + 1)
@@ -180,9 +184,9 @@ class Records:
         return bool(self._subscriptions)
 
     @contextlib.contextmanager
-    def subscribed(self, job_id: str = "") -> Iterator[Subscription]:
-        """Subscribes to the records of this job, or of all jobs."""
-        subscription = Subscription(job_id)
+    def subscribed(self, job_id: str = "", sees: Sees = lambda _: True) -> Iterator[Subscription]:
+        """Subscribes to the records of this job, or of all jobs; `sees`: whether the subscriber may have a record."""
+        subscription = Subscription(job_id, sees)
         self._subscriptions.add(subscription)
         try:
             yield subscription

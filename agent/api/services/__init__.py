@@ -61,7 +61,9 @@ class ServerContext:
         return not event.job_id or event.time >= own_jobs.since(reach, self.registry, event.job_id)
 
     async def readable(self, job_id: str) -> Entry:
-        """A job whose records can be trusted. Raises JobNotFound, JournalUnreadable, NotTheirs."""
+        """A job whose records can be trusted. Raises InvalidRequest, JobNotFound, JournalUnreadable, NotTheirs."""
+        if not job_id:  # of the first request of a stream
+            raise own_jobs.no_job_id()
         await own_jobs.check_job(access.reach(), "", job_id, self.registry)
         entry = await self.registry.get(job_id)
         if entry.damaged:

@@ -119,8 +119,13 @@ class TelemetryService(TelemetryServiceServicer):
         self, request: telemetry_pb2.RecordTelemetryRequest, context: "_Stream"
     ) -> None:
         """See telemetry.proto; ends when the job has ended. Raises JobNotFound."""
-        entry = await self._server.registry.get(request.job_id) if request.job_id else None
-        with self._telemetry.records.subscribed(request.job_id) as subscription:
+        registry, reach = self._server.registry, access.reach()
+        entry = await registry.get(request.job_id) if request.job_id else None
+
+        def sees(record: TelemetryRecord) -> bool:
+            return record.t >= own_jobs.since(reach, registry, record.job)
+
+        with self._telemetry.records.subscribed(request.job_id, sees) as subscription:
             while entry is None or not entry.job.state.final:
                 records: list[TelemetryRecord | Lost] = []
                 with anyio.move_on_after(LOOK_S):

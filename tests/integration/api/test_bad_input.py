@@ -7,7 +7,7 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from muster.v1 import event_pb2, job_pb2, log_pb2
+from muster.v1 import event_pb2, exec_pb2, exec_pb2_grpc, job_pb2, log_pb2
 from tests.conftest import Daemon
 
 
@@ -98,6 +98,26 @@ def test_jobs_that_do_not_exist(shared: Daemon) -> None:
     read = log_pb2.ReadLogsRequest(job_id="nobody")
     code, reason, _ = refused(lambda r, timeout: list(shared.logs.ReadLogs(r, timeout=timeout)), read)
     assert (code, reason) == (grpc.StatusCode.NOT_FOUND, "JOB_NOT_FOUND")
+
+
+def test_a_job_is_not_named(shared: Daemon) -> None:
+    assert shared.channel is not None
+    execs = exec_pb2_grpc.ExecServiceStub(shared.channel)
+
+    def attach(request: exec_pb2.ExecRequest, timeout: float) -> object:
+        return list(execs.Exec(iter([request]), timeout=timeout))
+
+    for call, request in (
+        (shared.jobs.Get, job_pb2.GetRequest()),
+        (shared.jobs.Stop, job_pb2.StopRequest()),
+        (shared.jobs.Release, job_pb2.ReleaseRequest()),
+        (shared.jobs.Delete, job_pb2.DeleteRequest()),
+        (execs.RunCommand, exec_pb2.RunCommandRequest(argv=["true"])),
+        (execs.EndSession, exec_pb2.EndSessionRequest(session_id="x")),
+        (attach, exec_pb2.ExecRequest(attach=exec_pb2.ExecAttach(session_id="x"))),
+    ):
+        _, reason, fields = refused(call, request)
+        assert reason == "INVALID_REQUEST" and "is not set" in fields["job_id"]
 
 
 def test_cursors_and_tokens(shared: Daemon) -> None:

@@ -665,4 +665,6 @@ def test_addresses():
     assert target("/run/muster/muster.sock") == "unix:/run/muster/muster.sock"
     assert target("unix:///run/muster.sock") == "unix:///run/muster.sock"
     assert target("node7:7777") == "node7:7777"
+    assert target("run/muster.sock") == "unix:run/muster.sock"
+    assert target("dns:///node7:7777") == "dns:///node7:7777"
     assert boundary.DOMAIN == "muster"
