@@ -1,6 +1,7 @@
 """`muster why JOB --hosts`: which rank on which node of a job failed first, and who were only its victims."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -125,9 +126,15 @@ def page(found: MergedReport) -> str:
             "",
             f"On {report.host.label} ({report.host.address}), by its own clock:",
             "",
-            report.text.rstrip("\n"),
+            _runnable(report).rstrip("\n"),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _runnable(report: NodeReport) -> str:
+    """Its page, where the commands about its job name its daemon: here they would ask another one."""
+    job = re.escape(str((report.found or {}).get("jobId", "")))
+    return re.sub(rf"`muster (?=(?!why )[a-z]+ {job}[ `])", f"`muster --address {report.host.address} ", report.text)
 
 
 def as_json(found: MergedReport) -> dict[str, Any]:

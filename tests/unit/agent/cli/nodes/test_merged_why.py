@@ -1,5 +1,6 @@
 """Which node of a job failed first, by what each of them reports."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,16 @@ def test_who_is_to_blame(reports: list[NodeReport], first: list[str]) -> None:
     found = merged("j", reports)
     assert [one.host.label for one in found.first] == first
     assert {one.host.label for one in (*found.first, *found.rest)} == {one.host.label for one in reports}
+
+
+def test_the_commands_of_the_page_name_their_daemon() -> None:
+    text = "Read it: `muster logs j -r 1 --tail 200`, `muster logs jj`; `muster why j --hosts A,B` asks all\n"
+    found = {"jobId": "j", "state": "JOB_STATE_FAILED", "headline": "", "zero": START}
+    host = GangHost("h2", "h2", Address(Path("/run/b/muster.sock")))
+    told = page(merged("j", [NodeReport(host, found, text), silent("c")]))
+    assert (
+        "`muster --address unix:/run/b/muster.sock logs j -r 1 --tail 200`, `muster logs jj`; `muster why j -" in told
+    )
 
 
 def test_the_page_begins_with_the_blame_and_ends_with_the_page_of_the_first() -> None:
