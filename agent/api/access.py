@@ -174,16 +174,17 @@ def claimed(context: Any) -> str:
 
 
 def named(context: Any) -> str:
-    """Who calls, for journal and events: the user or the certificate, and the name that the client claims beside it."""
+    """Who calls, for journal and events: what is proven of the user or the certificate, then the name that the client
+    claims, in quotes. A claim may look like anything that is proven."""
     says, peer = claimed(context), PRESENT.get().peer
-    if peer is not None:
-        # The command `muster` claims what the token shows.
-        if says in ("", *(by_command(user, peer.pid) for user in (peer.user, f"uid {peer.uid}"))):
-            return str(peer)
-        return peer.beside(says)
-    if names := certified(context):
-        return f"{says} (certificate {names[0]})" if says else f"certificate {names[0]}"
-    return says or "a client of the unix socket"
+    names = () if peer is not None else certified(context)
+    who = str(peer) if peer is not None else f"certificate {names[0]}" if names else ""
+    # The command `muster` claims what the token shows.
+    if peer is not None and says in (by_command(user, peer.pid) for user in (peer.user, f"uid {peer.uid}")):
+        return who
+    if not says:
+        return who or "a client of the unix socket"
+    return f"{who}, calling itself {says!r}" if who else repr(says)
 
 
 def _metadata(context: Any, wanted: str) -> str:

@@ -54,16 +54,8 @@ class PeerProcess:
     user: str
 
     def __str__(self) -> str:
-        return self._numbers if self.user == str(self.uid) else f"{self.user} ({self._numbers})"
-
-    def beside(self, claim: str) -> str:
-        """As text behind the name that the client claims."""
-        user = "" if self.user == str(self.uid) else f"user {self.user}, "
-        return f"{claim} ({user}{self._numbers})"
-
-    @property
-    def _numbers(self) -> str:
-        return f"uid {self.uid}, pid {self.pid}"
+        numbers = f"uid {self.uid}, pid {self.pid}"
+        return numbers if self.user == str(self.uid) else f"{self.user} ({numbers})"
 
 
 class Tokens:

@@ -155,13 +155,13 @@ def test_a_token_names_the_user_and_the_process(daemon: Daemon) -> None:
     assert who in event.message
 
 
-def test_what_a_client_claims_stands_beside_who_it_is(daemon: Daemon) -> None:
+def test_what_a_client_claims_stands_behind_who_it_is(daemon: Daemon) -> None:
     alice = User(daemon, ALICE)
     alice.metadata += (("muster-caller", "root (muster, pid 1)"),)
     daemon.run("sleep", "1000", job_id="x")
     daemon.until_running("x")
     stopped = alice(daemon.jobs.Stop, job_pb2.StopRequest(job_id="x"))
-    expected = f"stopped by root (muster, pid 1) (uid {ALICE}, pid {alice.pid})"
+    expected = f"stopped by uid {ALICE}, pid {alice.pid}, calling itself 'root (muster, pid 1)'"
     assert stopped.job.verdict.summary == expected
 
 

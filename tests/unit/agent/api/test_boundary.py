@@ -443,8 +443,8 @@ async def test_the_caller_is_passed_on(world):
         await client.jobs.Start(job_pb2.StartRequest(spec=SPEC))
     first, second, third = (by for _, by in world.registry.asked)
     me = PeerProcess(os.geteuid(), os.getegid(), os.getpid(), getpass.getuser())
-    assert (first, third) == (me.beside("the tests"), str(me))
-    assert second == me.beside("x" * 128)
+    assert (first, third) == (f"{me}, calling itself 'the tests'", str(me))
+    assert second == f"{me}, calling itself {'x' * 128!r}"
 
 
 async def test_stop_answers_at_its_timeout_and_when_the_job_has_ended(world):
@@ -453,7 +453,7 @@ async def test_stop_answers_at_its_timeout_and_when_the_job_has_ended(world):
 
     assert not (await stop(timeout=Duration(nanos=50_000_000), grace=Duration(), reason="why")).ended
     [(job_id, steps, by, why)] = world.registry.asked
-    assert (job_id, steps, why) == ("j", (0.0,), "why") and by.startswith("the tests (")
+    assert (job_id, steps, why) == ("j", (0.0,), "why") and by.endswith("calling itself 'the tests'")
     world.registry.end()
     answer = await stop()
     assert (answer.ended, answer.job.state) == (True, job_pb2.JOB_STATE_STOPPED)
