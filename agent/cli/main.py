@@ -22,7 +22,7 @@ COMMANDS = {
     "check": ("check", "check", "Check this node, with or without a daemon."),
     "completion": ("service_files", "completion", "Print the completion script of a shell."),
     "debug": ("debug", "debug", "Collect data for a bug report."),
-    "events": ("events", "events", "Show events, oldest first."),
+    "events": ("events", "events", "Show events in the order in which muster learned of them."),
     "exec": ("exec", "exec_", "Run a command in a rank of a job."),
     "hang": ("hang", "hang", "Try the hang rule on recorded telemetry."),
     "kube": ("kube.kube_command", "kube", "Tell Kubernetes whether this node is fit."),

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @click.option("--cursor", metavar="C", help="Begin after the event with this cursor (from `-o json`).")
 @format_option
 def events(address: Address, job: str | None, follow: bool, cursor: str | None, as_json: bool) -> None:
-    """Show events, oldest first.
+    """Show events in the order in which muster learned of them.
+
+    The time is that of the event: one that the kernel or a supervisor reported late comes behind younger ones.
 
     With `-o json` every line is an object with an event and its cursor. A program that saves the last cursor and passes
     it to --cursor gets every event exactly once, even over restarts of the daemon.

@@ -52,6 +52,8 @@ Global___WatchRequest: _TypeAlias = WatchRequest  # noqa: Y015
 
 @_typing.final
 class WatchResponse(_message.Message):
+    """In the order in which muster learned of the events; one that was reported late has an earlier `time`."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENT_FIELD_NUMBER: _builtins.int
@@ -107,10 +109,8 @@ class Event(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """Stable names: job.accepted, job.waiting, job.planned, job.checking, job.checked, job.preparing, job.step, job.step_ended,
-    job.running, rank.exited, job.stopping, job.restarting, job.ended, job.taken_over, job.warning, job.cards_held, job.cards_free, job.suspected_hang, job.hung,
-    job.recovered, job.driver_hang, job.hang_not_acted, job.slow_rank, job.slow_rank_cleared, node.started,
-    node.stopping, node.condition, node.condition_cleared, node.event, node.drained, node.undrained.
+    """A stable name, as in `job.ended`, `rank.exited` and `node.drained`: docs/reference/events.md lists all with their
+    attributes.
     """
     job_id: _builtins.str
     rank: _builtins.int
