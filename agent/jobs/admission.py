@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 
 from muster.agent.config.schema import Config, HangTable
 from muster.agent.errors import InvalidRequest, NoRoom, PortInUse
+from muster.agent.jobs.hardening.decided import CallersView
 from muster.probes import hang
 from muster.supervisors.launch.child import Account
 from muster.supervisors.launch.modes import modelarts
@@ -50,17 +51,21 @@ def refuse_configured(spec: JobSpec, config: Config) -> None:
         raise InvalidRequest(found)
 
 
-def refuse_here(spec: JobSpec, workdir_of_caller: FolderId | None, held: dict[int, str]) -> None:
+def refuse_here(spec: JobSpec, workdir_of_caller: FolderId | None, held: dict[int, str], asked_by: str = "") -> None:
     """As `refuse_unfit` and `refuse_port`, in one go. Blocks."""
-    refuse_unfit(spec, workdir_of_caller)
+    refuse_unfit(spec, workdir_of_caller, asked_by)
     refuse_port(spec, held)
 
 
-def refuse_unfit(spec: JobSpec, workdir_of_caller: FolderId | None = None) -> None:
+def refuse_unfit(spec: JobSpec, workdir_of_caller: FolderId | None = None, asked_by: str = "") -> None:
     """Raises InvalidRequest if this node lacks the spec's folder, files or user. `workdir_of_caller`: the folder is the
-    caller's own, and this one there. Blocks."""
+    caller's own, and this one there. `asked_by`: a user who learns nothing of files that this user cannot see; empty:
+    anything may be named. Blocks."""
     names = ("pre_start", "requirements", "epilog", "staging_credentials")
     files = {name: path for name in names if (path := getattr(spec, name)) and not _is_in_code(path, spec)}
+    paths = files | ({"workdir": spec.workdir} if spec.workdir else {})
+    if asked_by and (unseen := _unseen(paths, CallersView.of(asked_by))):
+        raise InvalidRequest(unseen)
     found = [*_workdir(spec.workdir, workdir_of_caller), *_files(files)]
     found += _user(spec.user)
     if spec.code or spec.inputs or spec.outputs:
@@ -145,6 +150,10 @@ def _is_in_code(path: str, spec: JobSpec) -> bool:
     above = modelarts.above_code(spec)
     folder = os.path.join(above, staging_urls.name(spec.code), "")
     return bool(spec.code and above) and os.path.normpath(path).startswith(folder)
+
+
+def _unseen(paths: Mapping[str, str], caller: CallersView) -> list[Violation]:
+    return [Violation(field, f"{path!r}: {caller.unseen}") for field, path in paths.items() if not caller.reaches(path)]
 
 
 def _files(paths: Mapping[str, str]) -> list[Violation]:

@@ -318,7 +318,7 @@ class Registry(JobTable):
 
                 def admit() -> decided.Decided:
                     """What the node lacks for the job, and its hardening. Blocks."""
-                    admission.refuse_here(spec, of_caller, held)
+                    admission.refuse_here(spec, of_caller, held, asked_by)
                     return decided.decided(spec, self._config().hardening, asked_by)
 
                 if spec.wants_cards:  # a request that cannot be met does not wait for cards

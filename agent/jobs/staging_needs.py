@@ -8,8 +8,10 @@ import os
 import stat
 from collections.abc import Iterator
 
+from muster.supervisors.launch.child import Account
 from muster.supervisors.model.rules import staging_urls
 from muster.supervisors.model.spec import JobSpec, Violation
+from muster.supervisors.supervision_errors import NotStartable
 
 
 def lacking(spec: JobSpec) -> Iterator[Violation]:
@@ -22,7 +24,7 @@ def lacking(spec: JobSpec) -> Iterator[Violation]:
         if text := _unreadable(staging_urls.scheme(url)):
             yield Violation(field, f"{staging_urls.shown(url)!r}: {text}")
     if urls and spec.staging_credentials:
-        yield from _open_to_others(spec.staging_credentials)
+        yield from _not_its_own(spec.staging_credentials, spec.user)
 
 
 def _unreadable(scheme: str) -> str:
@@ -54,12 +56,17 @@ def _others() -> set[str]:
     return {entry.name for entry in importlib.metadata.entry_points(group="fsspec.specs")}
 
 
-def _open_to_others(path: str) -> Iterator[Violation]:
-    """A file that the daemon cannot look at passes: the step looks, as the job's user."""
+def _not_its_own(path: str, user: str) -> Iterator[Violation]:
+    """What makes a file not the own one of a job's user. A file that the daemon cannot look at passes: the step looks,
+    as that user."""
     try:
-        mode = os.stat(path).st_mode
-    except OSError:
+        found, uid = os.stat(path), Account.of(user).uid
+    except (OSError, NotStartable):
         return
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        text = f"{path!r}: other users have access to it (mode {mode & 0o777:03o}): chmod 600"
-        yield Violation("staging_credentials", text)
+    why = ""
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        why = f"other users have access to it (mode {found.st_mode & 0o777:03o}): chmod 600"
+    elif uid not in (0, found.st_uid):
+        why = f"belongs to uid {found.st_uid}: chown it to the job's user, {user or uid}"
+    if why:
+        yield Violation("staging_credentials", f"{path!r}: {why}")

@@ -54,6 +54,11 @@ class CallersView:
         account = Account.of(user)
         return cls(account.name, account.uid, frozenset(os.getgrouplist(account.name, account.gid)))
 
+    @property
+    def unseen(self) -> str:
+        """The end of a sentence about a path that the user does not reach."""
+        return f"user {self.name} cannot see such a file: give a path that this user may read"
+
     def reaches(self, path: str) -> bool:
         """Whether the user may pass all folders on the way to an absolute path, and on the way that its links lead.
         Blocks."""
@@ -179,16 +184,12 @@ def _read_only(spec: JobSpec, node: HardeningTable, private: bool, caller: Calle
 def _not_there(path: str, caller: CallersView | None) -> str:
     """The end of a sentence; empty: the path exists, and the caller may know."""
     if caller is not None and not caller.reaches(path):
-        return _unseen(caller)
+        return caller.unseen
     try:
         os.stat(path)
     except OSError as error:
         return f"{str(error.strerror).lower()}: give a path that exists on this node"
     return ""
-
-
-def _unseen(caller: CallersView) -> str:
-    return f"user {caller.name} cannot see such a file: give a path that this user may read"
 
 
 def _shown(spec: JobSpec) -> list[str]:
@@ -249,8 +250,8 @@ def _loaded(path: str, caller: CallersView | None) -> dict[str, Any]:
     from muster.agent.jobs.hardening import seccomp_profile
 
     if caller is not None and not caller.reaches(path):
-        raise BadFile(_unseen(caller))
+        raise BadFile(caller.unseen)
     with seccomp_profile.found(path) as file:
         if caller is not None and not (caller.reaches(file.path) and caller.reads(file.status)):
-            raise BadFile(_unseen(caller))
+            raise BadFile(caller.unseen)
         return seccomp_profile.load(file)

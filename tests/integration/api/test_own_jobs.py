@@ -459,14 +459,18 @@ def test_users_learn_nothing_of_files_that_they_cannot_see(owned: Daemon, alice:
     link.symlink_to(hidden / "profile")
     let_through(tmp_path)
     answers = set()
+    named = ("seccomp", "workdir", "pre_start", "requirements", "epilog", "staging_credentials")
     for name in (hidden / "profile", hidden / "none", link):
-        for fields in ({"seccomp": str(name)}, {"read_only": [str(name)]}):
+        for fields in (*({field: str(name)} for field in named), {"read_only": [str(name)]}):
             with pytest.raises(grpc.RpcError) as caught:
                 alice(owned.jobs.Start, spec("k", "true", **fields))
             answers.add(str(caught.value.details()).partition(f"{str(name)!r}: ")[2])
     assert len(answers) == 1 and "cannot see such a file" in answers.pop()
     own.chmod(0o600)
     assert alice.refused(owned.jobs.Start, spec("k", "true", seccomp=str(own))) == "INVALID_REQUEST"
+    keys = {"code": f"file://{tmp_path}/code", "staging_credentials": str(own)}
+    with pytest.raises(grpc.RpcError, match=f"belongs to uid 0: chown it to the job's user, {ALICE}"):
+        alice(owned.jobs.Start, spec("k", "true", **keys))
     own.chmod(0o644)
     assert alice(owned.jobs.Start, spec("k", "true", seccomp=str(own))).job.hardening.seccomp == str(own)
     device = tmp_path / "device"
