@@ -134,7 +134,8 @@ def page(found: MergedReport) -> str:
 def _runnable(report: NodeReport) -> str:
     """Its page, where the commands about its job name its daemon: here they would ask another one."""
     job = re.escape(str((report.found or {}).get("jobId", "")))
-    return re.sub(rf"`muster (?=(?!why )[a-z]+ {job}[ `])", f"`muster --address {report.host.address} ", report.text)
+    named = rf"(`muster (?!why )[a-z]+ {job})(?=[ `])"
+    return re.sub(named, lambda found: f"{found[1]} --address {report.host.address}", report.text)
 
 
 def as_json(found: MergedReport) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def test_the_commands_of_the_page_name_their_daemon() -> None:
     host = GangHost("h2", "h2", Address(Path("/run/b/muster.sock")))
     told = page(merged("j", [NodeReport(host, found, text), silent("c")]))
     assert (
-        "`muster --address unix:/run/b/muster.sock logs j -r 1 --tail 200`, `muster logs jj`; `muster why j -" in told
+        "`muster logs j --address unix:/run/b/muster.sock -r 1 --tail 200`, `muster logs jj`; `muster why j -" in told
     )
 
 
