@@ -1,17 +1,19 @@
 """What Kubernetes' operators say in the environment of a pod: used by a standalone run where its options say nothing.
 
 PyTorchJob and TrainJob (Kubeflow's trainer, which makes JobSets) set torchrun's PET_*. In a JobSet of one's own
-the manifest sets the same, but for the number of the pod, which Kubernetes sets (JOB_COMPLETION_INDEX). Volcano's
-pytorch plugin sets MASTER_ADDR, MASTER_PORT, and RANK and WORLD_SIZE, which count pods. What its svc plugin says
-(VC_*_HOSTS) is understood as on ModelArts (supervisors/launch/modes/modelarts.py).
+the manifest sets the same, but for the number of the pod, which Kubernetes sets (JOB_COMPLETION_INDEX). A
+LeaderWorkerSet sets LWS_*. Volcano's svc plugin names the hosts of each task (`volcano_hosts`). Its pytorch plugin,
+older training operators and manifests by hand set MASTER_ADDR, MASTER_PORT, and RANK and WORLD_SIZE, which count pods.
 """
 
 import os
 from collections.abc import Mapping
 
 from muster.agent.cli.exits import CommandFailed, Exit
+from muster.agent.cli.spec import volcano_hosts
 from muster.agent.cli.spec.job_spec import HOW_MANY, Draft
 from muster.probes.kernel.known_names import IN_POD
+from muster.supervisors.launch.modes.modelarts import MASTER_PORT
 from muster.supervisors.model.spec import FIELDS
 from muster.supervisors.model.spec_fields import JOB_ID
 
@@ -19,6 +21,10 @@ from muster.supervisors.model.spec_fields import JOB_ID
 _INDEX = "JOB_COMPLETION_INDEX"
 #: Who says how many pods there are says which of them this is.
 _WHERE = frozenset({"nodes", "node_count", "node_rank", "rank_table"})
+#: Set for ranks by muster and torchrun: WORLD_SIZE and RANK count ranks there, and not pods.
+_OF_A_RANK = "TORCHELASTIC_RUN_ID"
+#: What says how many pods there are and which one this is, in full; a port is needed with both.
+_REMEDY = "give --nodes, --node-rank and --master-port"
 
 
 def concerns(env: Mapping[str, str]) -> bool:
@@ -33,19 +39,61 @@ def fill(draft: Draft, env: Mapping[str, str]) -> None:
     pod = env.get("HOSTNAME", "")
     if IN_POD in env and "job_id" not in draft.written and JOB_ID.fullmatch(pod):
         draft.say(FIELDS["job_id"], pod, "HOSTNAME")
-    if draft.written.keys() & _WHERE:
-        pass
-    elif "PET_NNODES" in env:
-        _fill(draft, env, "PET_NNODES", "PET_NODE_RANK" if "PET_NODE_RANK" in env else _INDEX, "PET_MASTER_")
-    elif "VK_TASK_INDEX" in env and "WORLD_SIZE" in env:
-        _fill(draft, env, "WORLD_SIZE", "RANK", "MASTER_")
+    if not draft.written.keys() & _WHERE:
+        _place(draft, env)
     per_node = env.get("PET_NPROC_PER_NODE", "")
     if per_node and not draft.written.keys() & {*HOW_MANY, "rank_table"}:
         _processes(draft, per_node)
 
 
-def _fill(draft: Draft, env: Mapping[str, str], pods: str, index: str, master: str) -> None:
-    """The variables' names; `master` with ADDR and PORT."""
+def _place(draft: Draft, env: Mapping[str, str]) -> None:
+    """From the first source that says something; `concerns` says that this is a pod, or that PET_NNODES is set."""
+    if "PET_NNODES" in env:
+        index = "PET_NODE_RANK" if "PET_NODE_RANK" in env else _INDEX
+        _fill(draft, env, "PET_NNODES", index, "PET_MASTER_ADDR", "PET_MASTER_PORT")
+        return
+    if env.get("LWS_GROUP_SIZE"):
+        _fill(draft, env, "LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "LWS_LEADER_ADDRESS", "MASTER_PORT", MASTER_PORT)
+        return
+    found = volcano_hosts.find(env)
+    counted = env.get("WORLD_SIZE", "") if _OF_A_RANK not in env else ""
+    if found.nodes:
+        _meet_at_first(draft, env, found)
+    elif counted and (env.get("RANK") or not found.trouble):
+        index = _INDEX if not env.get("RANK") and env.get(_INDEX) else "RANK"
+        _fill(draft, env, "WORLD_SIZE", index, "MASTER_ADDR", "MASTER_PORT")
+    elif found.trouble:
+        raise CommandFailed(f"{found.trouble}: {_REMEDY}; --nodes with this pod alone is a job on one node", Exit.USAGE)
+    elif (hosts := _of_tensorflow(env)) > 1 and IN_POD in env:
+        raise CommandFailed(f"TF_CONFIG names {hosts} hosts, and muster does not read it: {_REMEDY}", Exit.USAGE)
+
+
+def _meet_at_first(draft: Draft, env: Mapping[str, str], found: volcano_hosts.Found) -> None:
+    """At the place of Volcano's pytorch plugin if it says one: that is the first host, too."""
+    draft.say(FIELDS["nodes"], found.nodes, found.written)
+    draft.say(FIELDS["node_rank"], found.index, found.written)
+    port = _number(env.get("MASTER_PORT", ""), 1) or _number(env.get("MA_TORCHRUN_MASTER_PORT", ""), 1) or MASTER_PORT
+    if "master_port" not in draft.written:
+        draft.say(FIELDS["master_port"], port, "MASTER_PORT")
+
+
+def _of_tensorflow(env: Mapping[str, str]) -> int:
+    """How many hosts TF_CONFIG names; 0 where it says nothing that could be read."""
+    if not env.get("TF_CONFIG"):
+        return 0
+    import json  # in such a pod alone
+
+    try:
+        cluster = json.loads(env["TF_CONFIG"])["cluster"]
+        return sum(len(hosts) for hosts in cluster.values() if isinstance(hosts, list))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return 0  # the program's own to complain about
+
+
+def _fill(
+    draft: Draft, env: Mapping[str, str], pods: str, index: str, addr: str, port: str, default_port: int | None = None
+) -> None:
+    """The names of the variables; `default_port`: where its variable is not set."""
     least, _, most = env[pods].partition(":")
     count = _number(least, 1)
     if most and _number(most, 1) != count:
@@ -55,24 +103,26 @@ def _fill(draft: Draft, env: Mapping[str, str], pods: str, index: str, master: s
             Exit.USAGE,
         )
     if count is None:
-        raise _wrong(pods, env[pods], "no number of pods")
+        raise _wrong(pods, env[pods], "not a number of pods", _REMEDY)
     if count == 1:
         return
-    rank, port = _number(env.get(index, ""), 0), _number(env.get(f"{master}PORT", ""), 1)
     if index == _INDEX and not env.get(_INDEX):
-        raise CommandFailed(
-            f"{pods} is {count}, and neither PET_NODE_RANK nor {_INDEX} is set: give --nodes and --node-rank",
-            Exit.USAGE,
-        )
+        raise CommandFailed(f"{pods} is {count}, and neither PET_NODE_RANK nor {_INDEX} is set: {_REMEDY}", Exit.USAGE)
+    rank = _number(env.get(index, ""), 0)
     if rank is None or rank >= count:
-        raise _wrong(index, env.get(index, ""), f"not 0 to {count - 1}, and {pods} is {count}")
-    if not env.get(f"{master}ADDR") or port is None:
-        raise _wrong(f"{master}ADDR, {master}PORT", "", f"no place to meet, and {pods} is {count}")
+        raise _wrong(index, env.get(index, ""), f"not 0 to {count - 1}, and {pods} is {count}", _REMEDY)
+    meets = {"master_addr": (addr, env.get(addr)), "master_port": (port, _number(env.get(port, ""), 1))}
+    if default_port and not env.get(port):
+        meets["master_port"] = (port, default_port)
+    for field, (name, value) in meets.items():
+        if field not in draft.written and not value:
+            what = f"not a port, and {pods} is {count}"
+            raise _wrong(name, env.get(name, ""), what, "give --master-addr and --master-port")
     draft.say(FIELDS["node_count"], count, pods)
     draft.say(FIELDS["node_rank"], rank, index)
-    for field, name, value in (("master_addr", "ADDR", env[f"{master}ADDR"]), ("master_port", "PORT", port)):
+    for field, (name, value) in meets.items():
         if field not in draft.written:
-            draft.say(FIELDS[field], value, master + name)
+            draft.say(FIELDS[field], value, name)
 
 
 def _processes(draft: Draft, per_node: str) -> None:
@@ -97,6 +147,7 @@ def _number(text: str, least: int) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 7 and int(text) >= least else None
 
 
-def _wrong(name: str, value: str, what: str) -> CommandFailed:
-    said = f"{value[:80]!r} is" if value else "is"
-    return CommandFailed(f"{name}: {said} {what}: give --nodes and --node-rank", Exit.USAGE)
+def _wrong(name: str, value: str, what: str, remedy: str) -> CommandFailed:
+    """`what`: behind "is", of a value; of a variable that is not set only what follows a comma."""
+    said = f"{name}: {value[:80]!r} is {what}" if value else f"{name} is not set, {what.partition(', ')[2]}"
+    return CommandFailed(f"{said}: {remedy}", Exit.USAGE)

@@ -14,6 +14,7 @@ SMALL, TOGETHER = 80, 350
 #: Small modules that stay for a reason that is not to be seen: the border between two rooms, or one of several that are
 #: made alike.
 APART = {
+    "agent.cli.spec.volcano_hosts": "one operator's lists, read without a draft; kube_pod.py chooses between operators",
     "agent.api.services.event_service": "one module for each service of the API",
     "agent.metrics.textfile": "one of two ways to the page, as scrape_server.py",
     "agent.metrics.slow_metrics": "metrics, made of what the watch for slow ranks knows",
