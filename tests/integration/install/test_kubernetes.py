@@ -115,6 +115,14 @@ def test_the_daemons_configuration_is_one(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_what_uses_the_folders_of_the_host_runs_as_root() -> None:
+    """They are root's, and the user of muster's own image is not."""
+    for document in (d for path in MANIFESTS for d in documents(path) if d["kind"] == "DaemonSet"):
+        pod = document["spec"]["template"]["spec"]
+        assert any("hostPath" in volume for volume in pod["volumes"])
+        assert [c["securityContext"].get("runAsUser") for c in pod["containers"]] == [0], document["metadata"]["name"]
+
+
 def containers() -> list[dict[str, Any]]:
     every = [d for path in MANIFESTS for document in documents(path) for d in of_kubernetes(document)]
     pods = [d["spec"]["template"] for d in every if d["kind"] in ("DaemonSet", "Job")]
