@@ -1,6 +1,7 @@
 """The folder of a standalone run: where it is, and what is left in it; the report of one that has failed."""
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -63,12 +64,24 @@ def make(root: Path, log_dir: str | None) -> None:
 def _link_logs(root: Path, log_dir: Path) -> None:
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
+        _try_file(log_dir)
         # Not resolved: ranks get paths below it, as the user wrote it.
         Root.under(root).log.symlink_to(log_dir.absolute(), target_is_directory=True)
     except OSError as error:
         raise CommandFailed(
             f"cannot use {log_dir} for logs: {error.strerror}: name another folder with --log-dir", Exit.USAGE
         ) from None
+
+
+def _try_file(folder: Path) -> None:
+    """Raises OSError on a read-only mount, and where the right to make a file is missing. A full disk may have room
+    again: there a rank's output is counted, and the job runs."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
 
 
 def tidy_logs(root: Root) -> None:

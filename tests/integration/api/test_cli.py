@@ -16,6 +16,7 @@ import pytest
 
 from muster.supervisors.output.time_index import INDEX_RECORD
 from tests.conftest import BIN, Daemon, alive, eventually, running
+from tests.small_disk import needs_root, small_disk
 
 MUSTER = str(BIN / "muster")
 
@@ -345,6 +346,18 @@ def test_standalone_puts_the_logs_where_they_are_wanted(short_tmp):
     assert done.returncode == 0, done.stderr
     assert (logs / "x-proc-rank-0-device-0.txt").read_text() == "hi\n"
     assert [entry.name for entry in short_tmp.iterdir()] == ["a"]
+
+
+@needs_root
+def test_standalone_with_logs_on_a_read_only_mount_is_refused(short_tmp):
+    """Its output would be lost, on the terminal, too."""
+    logs = short_tmp / "logs"
+    with small_disk(logs, "1m,ro"):
+        done = standalone(short_tmp, "--standalone", "--log-dir", str(logs), "--skip-check", "--", "echo", "hi")
+    assert (done.returncode, done.stdout) == (2, "")
+    said = f"muster: cannot use {logs} for logs: Read-only file system: name another folder with --log-dir\n"
+    assert done.stderr == said
+    assert [entry.name for entry in short_tmp.iterdir()] == ["logs"]
 
 
 @pytest.mark.parametrize("named", [("--root", "there"), ("--address", "unix:there")])
