@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +52,14 @@ def locked(lock: str, names: set[str]) -> str:
     return "".join(entry for entry in entries if re.split(r"[=\s]", entry, maxsplit=1)[0] in names)
 
 
+def unfit(version: str) -> str:
+    """Why there can be no wheels for that version of Python; empty if there can be."""
+    wanted = importlib.metadata.metadata("muster-agent")["Requires-Python"]
+    if re.fullmatch(r"3\.\d+(\.\d+)?", version) and version in SpecifierSet(wanted):
+        return ""
+    return f"{version!r}: muster needs Python {wanted}: give a version such as 3.11, and a --base that has it"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m scripts.wheelhouse", description=__doc__.split("\n", 1)[0])
@@ -59,6 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--machine", default=platform.machine(), metavar="x86_64|aarch64")
     parser.add_argument("--image", action="store_true", help="for an image: with pip, without what tests need")
     given = parser.parse_args(arguments)
+    if trouble := unfit(given.python):
+        parser.error(f"argument --python: {trouble}")
     shutil.rmtree(given.folder, ignore_errors=True)
     given.folder.mkdir(parents=True)
     wanted = given.folder / "requirements.txt"
