@@ -6,12 +6,11 @@ from pathlib import Path
 
 from tests.conftest import eventually
 from tests.small_disk import small_disk
-from tests.system.containers.engine import IMAGE, REPOSITORY, Container, Engine
+from tests.system.containers.engine import IMAGE, Container, Engine
 from tests.system.containers.marks import MARKS, SAVES
 
 pytestmark = MARKS
 
-SETTINGS = REPOSITORY / "examples/containers/sidecar.toml"
 COUNTS = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"
 
 
@@ -29,7 +28,7 @@ class Sidecar:
         if not any("/var/log/muster" in option for option in options):
             places[self.log] = "/var/log/muster"
         mounted = [word for name, path in places.items() for word in ("-v", f"{name}:{path}")]
-        mounted += ["-v", f"{self.work}:/work", "-v", f"{SETTINGS}:/etc/muster/musterd.toml:ro"]
+        mounted += ["-v", f"{self.work}:/work"]
         with self._engine.container("--read-only", "--shm-size", "1100m", *mounted, *options, IMAGE) as daemon:
             yield daemon.wait_up()
 

@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import eventually
 from tests.fakes.cards import FakeCards
 from tests.system.containers.engine import IMAGE, Engine
@@ -39,7 +41,17 @@ END
 def test_its_health_check_and_command(engine: Engine) -> None:
     found = json.loads(engine.podman("image", "inspect", IMAGE).stdout)[0]
     assert found["Healthcheck"]["Test"] == ["CMD", "muster", "check", "--gate"], found
-    assert found["Config"]["Cmd"] == ["musterd"] and found["Config"]["User"] == "65532:65532"
+    assert found["Config"]["Cmd"] == ["musterd", "--config", "/etc/muster/musterd.toml"]
+    assert found["Config"]["User"] == "65532:65532"
+
+
+@pytest.mark.parametrize("root", ["its own folders", "MUSTER_ROOT"])
+def test_its_daemon_is_healthy_without_rights(engine: Engine, root: str) -> None:
+    """As the page starts it: such a container may not read the kernel's log."""
+    places = () if root == "its own folders" else ("--tmpfs", "/muster:mode=1777", "-e", "MUSTER_ROOT=/muster")
+    with engine.container("--cap-drop", "all", "--shm-size", "16m", *places, IMAGE) as daemon:
+        daemon.wait_up()
+        eventually(daemon.healthy, 120, f"the health check to say fit: {daemon.exec('muster', 'check', '--gate')}")
 
 
 def test_on_ascends_base_the_driver_of_the_host_is_used(engine: Engine, ascend: str, tmp_path: Path) -> None:
@@ -52,3 +64,5 @@ def test_on_ascends_base_the_driver_of_the_host_is_used(engine: Engine, ascend: 
             agent.wait_up()
             eventually(lambda: agent.muster("node").count("Ascend") == 2, 60, "both cards to be listed")
             assert agent.exec("sh", "-c", "command -v python3; id -u").stdout.split()[-1] == "0"
+            gate = agent.exec("muster", "check", "--gate").stdout
+            assert "KERNEL_LOG_UNREADABLE" not in gate, gate
