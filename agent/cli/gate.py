@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FIT, NOT_FIT, UNKNOWN = 0, 1, 2
 #: Seconds for the daemon's answer, unless the caller gives another limit.
 WITHIN_S = 2.0
+#: The least that a caller may give: an answer takes some milliseconds, on a busy node more.
+LEAST_S = 0.1
 #: Seconds between two tries where a daemon has exited: it may restart.
 _AGAIN_S = 0.1
 #: node-problem-detector cuts a message behind so many bytes (`max_output_length`), unless its configuration says more.
@@ -57,7 +59,7 @@ def ask(address: Address, within_s: float = WITHIN_S) -> Fitness:
 
     until = time.monotonic() + within_s
     while True:
-        left = max(until - time.monotonic(), 0.1)
+        left = max(until - time.monotonic(), LEAST_S)
         try:
             with connect(address) as connection:
                 return of_node(connection.call(connection.nodes.GetNode, node_pb2.GetNodeRequest(), timeout=left).node)

@@ -240,7 +240,9 @@ class DaemonConnection:
             return CallFailed(status, f"the connection to the daemon at {self.address} broke: {known.message}")
         if status == "DEADLINE_EXCEEDED" and timeout is not None:
             why = f": {why}" if (why := self._silence()) else ""
-            return CallFailed(status, f"the daemon at {self.address} did not answer within {timeout:g} s{why}")
+            return CallFailed(
+                status, f"the daemon at {self.address} did not answer within {round(timeout, 3):g} s{why}"
+            )
         return CallFailed(status, known.message or status, reason, client.retry_after(error), client.facts(error))
 
     def _full(self) -> dict[str, str] | None:

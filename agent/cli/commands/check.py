@@ -138,6 +138,8 @@ def run(
     chosen = bool(items or only_list or file or changes or hosts or active or user) or cards is not None
     if form is not None and (not gated or now or chosen):
         raise click.UsageError("--format is for the daemon's answer: give it with --gate alone")
+    if within < gate.LEAST_S:
+        raise click.UsageError(f"--within: {within:g}s is too short for an answer: give 100ms or more")
     if gated and not now and not chosen:
         gate.answer(address, form or ("json" if as_json else "line"), within)
     import anyio

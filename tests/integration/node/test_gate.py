@@ -105,7 +105,7 @@ def test_without_an_answer_it_is_unknown(fit: Daemon) -> None:
     os.kill(fit.pid, signal.SIGSTOP)
     try:
         code, said = asked(fit, "--within", "500ms")
-        assert code == 2 and said.startswith("unknown: the daemon at ") and "did not answer" in said
+        assert code == 2 and said.startswith("unknown: the daemon at ") and "did not answer within 0.5 s" in said
     finally:
         os.kill(fit.pid, signal.SIGCONT)
     fit.kill()
@@ -125,3 +125,5 @@ def test_contradictory_options_are_refused(fit: Daemon) -> None:
         done = fit.cli("check", *options)
         assert done.returncode == 2 and "--gate alone" in done.stderr
     assert fit.cli("node", "--fit", "undrain").returncode == 2
+    done = fit.cli("check", "--gate", "--within", "0s")
+    assert done.returncode == 2 and "--within: 0s is too short for an answer: give 100ms or more" in done.stderr, done

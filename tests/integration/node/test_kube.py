@@ -171,9 +171,11 @@ def test_what_somebody_else_changes_meanwhile_is_not_lost(api: KubeApi, looping:
         (401, ("401", "the token is not valid")),
         (403, ("403", "ClusterRole of examples/kubernetes/kube.yaml")),
         (404, ("404", "kubectl get nodes")),
-        (500, ("500", "played 500")),
-        (429, ("429", "played 429")),
-        (0, ("cannot", "gpu-7")),
+        (500, ("500", "played 500", "look into its log")),
+        (503, ("503", "played 503", "kubectl get --raw /readyz")),
+        (429, ("429", "played 429", "give a longer --every")),
+        (418, ("418", "played 418", "check that it is one, and no proxy")),
+        (0, ("cannot", "gpu-7", "the connection was closed before the end of the answer: check the API server")),
     ],
 )
 def test_a_refusal_is_printed_with_its_remedy_and_tried_again(
@@ -219,7 +221,8 @@ def test_an_answer_that_is_no_node_is_never_taken_for_one(
     asked, began = len(api.asked), time.monotonic()
     api.end_watches()
     loop.verdict = SICK
-    eventually(lambda: loop.has_said("cannot patch node gpu-7", "answer"))
+    eventually(lambda: loop.has_said("cannot patch node gpu-7: the answer is not a Node object: check"))
+    assert not loop.has_said("pydantic") and not loop.has_said("Error("), loop.said
     eventually(lambda: ("GET", "/api/v1/nodes/gpu-7") in api.asked[asked:], message="read anew")
     assert labelled(api) == "true" and not loop.has_said(OURS), loop.said
     watches = sum(path.endswith("?watch") for _, path in api.asked[asked:])
@@ -247,6 +250,7 @@ def test_a_watch_that_breaks_or_is_too_old_is_begun_anew(api: KubeApi, looping: 
     api.broken_watches = True
     api.change(unlabel)
     eventually(lambda: labelled(api) == "true", message="read anew")
+    eventually(lambda: loop.has_said("cannot watch node gpu-7: the connection was closed before the end", "proxies"))
     api.broken_watches = False
     gone: Iterator[tuple[int, dict[str, str]]] = iter([(410, {})])
     api.fault = lambda method, path: next(gone, None) if path.endswith("?watch") else None
@@ -422,6 +426,18 @@ def test_no_server_listens(api: KubeApi, tmp_path: Path) -> None:
     assert "check its address" in done.stderr
 
 
+@pytest.mark.parametrize("content", [b"a: [b", b"[]", b"\xff\xfe", b""])
+def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "mine"
+    file.write_bytes(content)
+    words = [str(BIN / "muster"), "kube", "--once"]
+    environ = {name: value for name, value in os.environ.items() if name != "KUBERNETES_SERVICE_HOST"}
+    for options, env in (["--kubeconfig", str(file)], environ), ([], environ | {"KUBECONFIG": str(file)}):
+        done = subprocess.run([*words, *options], env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2 and f"muster: no cluster: {file}: " in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+
+
 def test_no_cluster(tmp_path: Path) -> None:
     done = subprocess.run(
         [BIN / "muster", "kube", "--once", "--kubeconfig", tmp_path / "none"],
@@ -430,4 +446,6 @@ def test_no_cluster(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 2 and "no cluster" in done.stderr and "--kubeconfig" in done.stderr
+    assert done.returncode == 2
+    said = f"muster: --kubeconfig: {tmp_path}/none: No such file or directory: name a file that you can read\n"
+    assert done.stderr == said

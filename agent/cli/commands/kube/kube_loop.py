@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from muster.agent.cli.commands.kube.node_api import GONE, KubeFailed, NodeApi
+from muster.agent.cli.commands.kube.node_api import CUT, GONE, KubeFailed, NodeApi
 from muster.agent.cli.commands.kube.node_marks import KubeChange, KubeMarks, changes, farewell, is_older, shown
 from muster.agent.cli.gate import NOT_FIT, Fitness
 from muster.probes.kernel.backoff import Backoff
@@ -71,7 +71,7 @@ class NodeView:
                             self.take(node)
                             self._woken()
                     if time.monotonic() - since < _LASTED_S:  # not again at once: it may be no API server that answers
-                        raise KubeFailed("the watch ended at once", GONE)
+                        raise KubeFailed(f"the watch of node {self._api.name} ended at once: {CUT}", GONE)
             except Exception as error:  # also of ours: without this thread the loop hears of nothing
                 failure = error if isinstance(error, KubeFailed) else KubeFailed(f"a defect of muster: {error!r}")
                 if time.monotonic() - began > _LASTED_S:

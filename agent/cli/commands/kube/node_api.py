@@ -12,7 +12,14 @@ from muster.probes.kernel.known_names import IN_POD
 
 try:
     from kubernetes import client, config, watch
-    from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
+    from urllib3.exceptions import (
+        ConnectTimeoutError,
+        HTTPError,
+        NewConnectionError,
+        ProtocolError,
+        ReadTimeoutError,
+        SSLError,
+    )
 except ImportError as missing:
     raise CommandFailed(
         f"the client library of Kubernetes is not installed ({missing}): pip install 'muster-agent[kubernetes]'",
@@ -29,10 +36,20 @@ _REMEDIES = {
     401: "the token is not valid: check that the ServiceAccount's token is mounted, or that the kubeconfig is current",
     403: "the ServiceAccount lacks the right: bind it to the ClusterRole of examples/kubernetes/kube.yaml",
     404: "name the node as `kubectl get nodes` does: --node, or NODE_NAME from spec.nodeName",
+    429: "the API server limits how often it is called: give a longer --every",
+    503: "the API server is down or overloaded: look at it with `kubectl get --raw /readyz`",
+}
+#: What to do about any other, by its first digit.
+_CLASSES = {
+    4: "the API server does not take this call: check that it is one, and no proxy",
+    5: "the API server or a proxy before it has failed: look into its log, or at `kubectl get --raw /readyz`",
 }
 #: What was watched has to be read anew.
 GONE = 410
 _CONFLICT, _TOO_MANY = 409, 429
+#: Where a call or a watch is cut off.
+CUT = "check the API server, and the time limits of proxies and load balancers before it"
+_NO_NODE = "the answer is not a Node object: check the API server's address, and proxies before it"
 #: The longest that a server may ask to be left alone, in seconds: what stands between may ask for days.
 _MOST_LATER_S = 300.0
 
@@ -64,14 +81,19 @@ class NodeApi:
         """Raises CommandFailed where nothing says which cluster this is."""
         self.name = name
         settings = client.Configuration()
+        _check_file(kubeconfig)
         try:
             if not kubeconfig and IN_POD in os.environ:
                 config.load_incluster_config(client_configuration=settings)
             else:  # without a name: KUBECONFIG, or the user's own
                 config.load_kube_config(kubeconfig or None, client_configuration=settings)
-        except (config.ConfigException, OSError) as error:
+        except Exception as error:  # of a file that is no kubeconfig the library raises whatever reading it raised
+            named = kubeconfig or os.environ.get("KUBECONFIG", "")
+            why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             raise CommandFailed(
-                f"no cluster: {error}: run in a pod with a ServiceAccount, or name a file with --kubeconfig", Exit.USAGE
+                f"no cluster: {f'{named}: ' if named else ''}{why}: run in a pod with a ServiceAccount, or name a "
+                "kubeconfig with --kubeconfig",
+                Exit.USAGE,
             ) from None
         settings.retries = False  # the loop tries again, and says so
         self._client = client.ApiClient(settings)
@@ -120,7 +142,7 @@ class NodeApi:
                     if all(isinstance(one, list) and all(isinstance(each, dict) for each in one) for one in lists):
                         found: dict[str, Any] = node
                         return found
-        raise ValueError("the answer is not a Node object: check the API server's address, and proxies before it")
+        raise ValueError(_NO_NODE)
 
     @contextlib.contextmanager
     def _told(self, what: str) -> Iterator[None]:
@@ -128,14 +150,24 @@ class NodeApi:
             yield
         except client.ApiException as error:
             status = int(error.status or 0)
-            remedy = _REMEDIES.get(status, "")
+            remedy = _REMEDIES.get(status) or _CLASSES.get(status // 100, "")
             said = f"{status} {_message(error)}" if status else _message(error)
             text = f"cannot {what} node {self.name}: {said}" + (f": {remedy}" if remedy else "")
             raise KubeFailed(text, status, _retry_after(error)) from None
-        except (HTTPError, OSError, ValueError) as error:
+        except (HTTPError, OSError) as error:
             raise KubeFailed(f"cannot {what} node {self.name}: {_silence(error)}") from None
-        except (AttributeError, LookupError, TypeError) as error:  # of the library: an answer unlike others
-            raise KubeFailed(f"cannot {what} node {self.name}: the answer cannot be understood: {error!r}") from None
+        except (AttributeError, LookupError, TypeError, ValueError):  # also of the library: an answer unlike others
+            raise KubeFailed(f"cannot {what} node {self.name}: {_NO_NODE}") from None
+
+
+def _check_file(kubeconfig: str) -> None:
+    """Raises CommandFailed where there is no such file: the library does not name it."""
+    try:
+        if kubeconfig:
+            open(kubeconfig, "rb").close()
+    except OSError as error:
+        text = f"--kubeconfig: {kubeconfig}: {error.strerror}: name a file that you can read"
+        raise CommandFailed(text, Exit.USAGE) from None
 
 
 def _message(error: Any) -> str:
@@ -156,7 +188,11 @@ def _silence(error: BaseException) -> str:
     said = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ReadTimeoutError):
         return "the API server did not answer in time: see whether it is overloaded"
+    why = said.rpartition(": ")[2]
     if isinstance(error, ConnectTimeoutError | NewConnectionError):
-        why = said.rpartition(": ")[2]
         return f"no connection to the API server: {why}: check its address, and the network between it and this node"
-    return said
+    if isinstance(error, SSLError):
+        return f"no secure connection to the API server: {said}: check its certificate and the kubeconfig's authority"
+    if isinstance(error, ProtocolError | OSError):
+        return f"the connection was closed before the end of the answer: {CUT}"
+    return f"{said}: {CUT}"
