@@ -11,7 +11,7 @@ from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.printing import note
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
-from muster.supervisors.paths import MAX_SOCKET, JobPaths, Root
+from muster.supervisors.paths import MAX_SOCKET, ROOT_VARIABLE, JobPaths, Root
 from muster.supervisors.supervision_errors import SupervisionError, Untrusted
 from muster.supervisors.system import trust
 
@@ -27,8 +27,11 @@ def new_root() -> Path:
     """In the first of the usual folders that serves. Raises CommandFailed."""
     trouble = ""
     folders = list(_FOLDERS)
-    with contextlib.suppress(FileNotFoundError):  # raised where no folder takes a file: the first one below says why
+    try:
         folders.insert(0, tempfile.gettempdir())
+    except FileNotFoundError:  # none of them takes a file, nor does this folder
+        if root := os.environ.get(ROOT_VARIABLE):  # in a container it may be the only folder that does
+            folders.insert(0, os.path.abspath(root))
     for folder in dict.fromkeys(folders):
         if len(os.fsencode(folder)) + len("/muster-12345678") + _SOCKET_BYTES > MAX_SOCKET:
             trouble = trouble or f"{folder}: the path is too long for a socket in it"

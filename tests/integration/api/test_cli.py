@@ -401,23 +401,37 @@ def test_a_second_standalone_run_of_one_id_and_folder_is_refused(short_tmp, firs
     assert not [path for path in logs.iterdir() if path.name.endswith(".run")]
 
 
-def test_standalone_where_no_folder_takes_a_file():
-    """As in a container whose root is read-only, or on a full disk: words, no traceback."""
+def without_places(environ, *mounted):
+    """A standalone run where the usual folders take no file."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to make the folders read-only for one process")
     mounts = "mount -o remount,bind,ro /" + "".join(
         f"; mount --bind {place} {place}; mount -o remount,bind,ro {place}" for place in ("/tmp", "/var/tmp")
     )
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-ec", f'{mounts}; cd /; exec "$@"', "sh", MUSTER, "run", "--standalone", "--", "true"],
-        env=environment(TMPDIR="/tmp"),
+    mounts += "".join(f"; mount --bind {place} {place}; mount -o remount,bind,rw {place}" for place in mounted)
+    words = [MUSTER, "run", "--standalone", "--skip-check", "--", "echo", "hi"]
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-ec", f'{mounts}; cd /; exec "$@"', "sh", *words],
+        env=environ,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
+
+
+def test_standalone_where_no_folder_takes_a_file():
+    """As in a container whose root is read-only, or on a full disk: words, no traceback."""
+    done = without_places(environment(TMPDIR="/tmp", MUSTER_ROOT=""))
     assert done.returncode == 125 and done.stderr.count("\n") == 1, done
     assert done.stderr.startswith("muster: cannot make a folder in /tmp: Read-only file system: set TMPDIR"), done
+
+
+def test_standalone_with_one_writable_folder(short_tmp):
+    """As in a container whose root is read-only: the folder that a daemon would use serves."""
+    done = without_places(environment(TMPDIR="/tmp", MUSTER_ROOT=str(short_tmp)), short_tmp)
+    assert (done.returncode, done.stdout) == (0, "hi\n"), done
+    assert list(short_tmp.iterdir()) == []
 
 
 def test_standalone_refuses_a_wrong_spec_without_leaving_anything(short_tmp):
