@@ -37,6 +37,8 @@ _LIBRARIES = "/usr/local/Ascend/driver/lib64/driver:/usr/local/Ascend/driver/lib
 _LIMIT_S = 8.0
 #: What of its output is kept, in bytes (16 cards take 5 KiB).
 _KEPT = 256 << 10
+#: How many lines of a program that fails are quoted: the first may be of the driver's log, with the reason below it.
+_LINES = 3
 #: An answer is used for this many times its duration, and at least for this many seconds.
 SERVES, SERVES_S = 5.0, 1.0
 #: The shares of a chip's parts and its clock take two runs for each board: one board at most in so many seconds, and
@@ -88,7 +90,7 @@ def run(path: str, *args: str, limit_s: float = _LIMIT_S) -> str:
         raise DriverError(Trouble.HANG, f"{name} did not end within {limit_s:g} s", of_driver=True)
     if ended.returncode:
         lines = f"{output}\n{ended.stderr.decode(errors='replace')}".split("\n")
-        said = next((" ".join(line.split()) for line in lines if line.strip()), "no message")
+        said = "; ".join([" ".join(line.split()) for line in lines if line.strip()][:_LINES]) or "no message"
         text = f"{name} ended with {ended.returncode}: {said[:200]}"
         raise DriverError(Trouble.FAILED, text, ended.returncode, of_driver=True)
     return output

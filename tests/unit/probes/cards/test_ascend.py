@@ -808,6 +808,11 @@ def test_neither_a_mapping_nor_a_table_with_cards(smi):
     ("does", "trouble", "words"),
     [
         ("echo 'dcmi module initialize failed. ret is -8005'; exit 87", Trouble.FAILED, "ended with 87: dcmi module"),
+        (
+            "echo DrvMngGetConsoleLogLevel failed; echo; echo 'dcmi module initialize failed. ret is -8005'; exit 87",
+            Trouble.FAILED,
+            r"ended with 87: DrvMngGetConsoleLogLevel failed; dcmi module initialize failed\. ret is -8005$",
+        ),
         ("exit 1", Trouble.FAILED, "ended with 1: no message"),
         ("echo other; exit 0", Trouble.NOT_TOLD, "its table was not understood"),
         ("kill -9 $$", Trouble.FAILED, "ended with -9"),
