@@ -42,7 +42,7 @@ def find(env: Mapping[str, str]) -> Found:
     several = f"{written}: {len(nodes)} hosts"
     if len(tasks) > 1 and not is_led:
         return Found(trouble=f"{several} of {len(tasks)} tasks, and it is not known which of them are one job")
-    own = [i for i, host in enumerate(nodes) if pod and pod in (host, host.partition(".")[0])]
+    own = [i for i, host in enumerate(nodes) if _is_same(host, pod)]
     if len(own) == 1:
         return Found(nodes, own[0], written)
     index = env.get(_INDEX, "")
@@ -56,3 +56,9 @@ def find(env: Mapping[str, str]) -> Found:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _is_same(host: str, pod: str) -> bool:
+    """Whether both name one pod, with or without its domain (setHostnameAsFQDN)."""
+    short = pod.partition(".")[0]
+    return host == pod or (host.partition(".")[0] == short and not short.isdigit())

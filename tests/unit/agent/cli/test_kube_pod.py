@@ -224,8 +224,12 @@ def test_master_and_workers_are_one_job() -> None:
 def test_a_task_of_any_name() -> None:
     found = filled(POD | TRAINERS | {"HOSTNAME": "j-trainer-1"})
     assert (found["nodes"], found["node_rank"]) == (("j-trainer-0.j", "j-trainer-1.j"), 1)
+    found = filled(POD | TRAINERS | {"HOSTNAME": "j-trainer-1.j.default.svc.cluster.local"})
+    assert found["node_rank"] == 1, "setHostnameAsFQDN"
     found = filled(POD | TRAINERS | {"HOSTNAME": "host-17", "VC_TASK_INDEX": "1"})
     assert found["node_rank"] == 1, "a pod in the network of its host is known by its index alone"
+    addresses = {"VC_TRAINER_HOSTS": "10.0.0.1,10.0.0.2", "HOSTNAME": "10.0.0.2"}
+    assert filled(POD | addresses)["node_rank"] == 1
     assert filled(POD | {"VC_TRAINER_HOSTS": "j-trainer-0.j"}) == {"job_id": "train-worker-0"}
 
 
