@@ -461,7 +461,8 @@ def test_users_learn_nothing_of_files_that_they_cannot_see(owned: Daemon, alice:
     answers = set()
     named = ("seccomp", "workdir", "pre_start", "requirements", "epilog", "staging_credentials")
     for name in (hidden / "profile", hidden / "none", link):
-        for fields in (*({field: str(name)} for field in named), {"read_only": [str(name)]}):
+        said: list[dict[str, Any]] = [{field: str(name)} for field in named]
+        for fields in (*said, {"read_only": [str(name)]}):
             with pytest.raises(grpc.RpcError) as caught:
                 alice(owned.jobs.Start, spec("k", "true", **fields))
             answers.add(str(caught.value.details()).partition(f"{str(name)!r}: ")[2])
