@@ -48,10 +48,10 @@ def _of_several(spec: JobSpec) -> Iterator[Violation]:
     if spec.nodes and len(spec.nodes) != spec.node_count:
         names = f"{len(spec.nodes)} names for {spec.node_count} node(s)"
         yield Violation("nodes", f"{names}: name every node once, in the order of node_rank")
-    if spec.node_count > 1 and not (spec.master_addr and spec.master_port):
-        yield Violation(
-            "master_addr", "a job of several nodes needs master_addr and master_port, the same on every node"
-        )
+    if spec.node_count > 1 and not spec.master_addr:
+        yield Violation("master_addr", "is not set: a job of several nodes needs the address of its first node")
+    if spec.node_count > 1 and not spec.master_port:
+        yield Violation("master_port", "is not set: a job of several nodes needs a port, the same on every node")
     if spec.seccomp and spec.no_new_privs == "no":
         yield Violation("no_new_privs", "is no, but seccomp names a profile, which implies yes: leave one of them out")
     if spec.on_hang == OnHang.RESTART and not spec.max_restarts:

@@ -11,7 +11,7 @@ import click
 from muster.agent.cli.client.address import Address, named
 from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.spec import caller
-from muster.agent.cli.spec.job_spec import Draft
+from muster.agent.cli.spec.job_spec import Draft, new_id
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.spec import JobSpec
 
@@ -80,6 +80,8 @@ def spec_of(draft: Draft, hosts: Sequence[GangHost]) -> JobSpec:
     names = tuple(host.name for host in hosts)
     several = len(hosts) > 1
     asked = replace(draft.asked, node_rank=0, node_count=len(hosts))
+    if asked.command:
+        asked = replace(asked, job_id=asked.job_id or new_id(asked.command))  # one for all
     if several and len(set(names)) == len(names):
         asked = replace(asked, nodes=names)
     if several:

@@ -9,7 +9,7 @@ from muster.agent.cli.exits import BadSpec, CommandFailed, Exit
 from muster.agent.cli.spec import spec_values
 from muster.agent.cli.spec.spec_values import MAX_FILE
 from muster.probes.kernel.dataclass import dataclass
-from muster.supervisors.launch.modes import modelarts
+from muster.supervisors.launch.modes import boot, modelarts
 from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model.spec import FIELDS, JobSpec, Violation
 from muster.supervisors.model.spec_fields import JOB_ID, Field, FilePath
@@ -78,6 +78,9 @@ class Draft:
         if text := modelarts.missing_node_rank(spec, node_rank_said="node_rank" in self.written):
             found.append(Violation(self._name("node_rank"), text))
         spec = modelarts.understood(spec, node_rank_said="node_rank" in self.written)
+        if not asked.job_id and boot.knows_nodes_by_id(spec):
+            text = f"is not set: in boot mode {spec.boot} the nodes know each other by the job's id: "
+            found.append(Violation(self._name("job_id"), f"{text}give NAME, the same on every node"))
         found += violations(spec, self._name)
         found = found or list(self._not_utf8(spec))
         if found:

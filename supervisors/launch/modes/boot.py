@@ -7,7 +7,6 @@ Arguments, their order and the variables are those of ModelArts' preset images; 
 import os
 import re
 import shlex
-import zlib
 from collections.abc import Callable, Mapping
 
 from muster.probes.kernel import marks
@@ -133,6 +132,11 @@ def problems(spec: JobSpec) -> list[Violation]:
     return found
 
 
+def knows_nodes_by_id(spec: JobSpec) -> bool:
+    """Whether the nodes of this job know each other by its id, so that it must be the same on all of them."""
+    return spec.boot == Boot.MPI and spec.node_count > 1
+
+
 def sshd_port(env: Mapping[str, str]) -> str:
     """Where the sshd of each node of an MPI job answers; run_mpi.sh has its own name for the variable."""
     return env.get("SSHD_PORT") or env.get("MY_SSHD_PORT") or str(SSHD_PORT)
@@ -162,7 +166,8 @@ def _torchrun(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Pr
             f"--node_rank={facts.node_rank}",
             f"--master_addr={facts.master_addr}",
             f"--master_port={port}",
-            f"--rdzv_id={facts.job_id}",
+            # Not the job's id: muster on another node may have made up another one.
+            f"--rdzv_id={_host_port(facts.master_addr, port)}",
             "--rdzv_backend=static",
         ]
     argv += shlex.split(env.get(_EXTRA_TORCHRUN, ""))
@@ -335,7 +340,7 @@ def _tf_port(facts: JobFacts) -> int:
     low, high = TF_PORTS
     if low <= facts.master_port < high:
         return facts.master_port
-    return low + 2 * (zlib.crc32(facts.job_id.encode()) % ((high - low) // 2))
+    return low + 2 * (facts.master_port % ((high - low) // 2))
 
 
 def _attempt_folder(folder: str, name: str, env: Mapping[str, str]) -> str:

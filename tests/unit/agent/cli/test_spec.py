@@ -7,7 +7,7 @@ from muster.agent.cli.exits import BadSpec, CommandFailed
 from muster.agent.cli.spec import job_spec, spec_values
 from muster.agent.cli.spec.job_spec import Draft
 from muster.agent.cli.spec.spec_options import spec_options
-from muster.supervisors.model.spec import FIELDS, JobSpec
+from muster.supervisors.model.spec import FIELDS, Boot, JobSpec
 from muster.supervisors.model.spec_fields import JOB_ID, Secret
 from tests.unit.spec_samples import sample
 
@@ -247,8 +247,24 @@ def test_all_that_is_wrong_is_reported_at_once():
     fields = [line.rpartition(": must")[0] for line in caught.value.message.splitlines()]
     assert fields == ["job.toml: ranks: 0", "", "job.toml: job_id: 'a/b'", ""]
     assert "--node-rank: is not set: give the number of this node, 0 to 1" in caught.value.message
-    assert "--master-addr: a job of several nodes needs master_addr and master_port" in caught.value.message
+    assert "--master-port: is not set: a job of several nodes needs a port" in caught.value.message
+    assert "--master-addr" not in caught.value.message, "it is the first of the nodes"
     assert caught.value.exit_code == 2
+
+
+SEVERAL = {"nodes": ["a", "b"], "node_rank": 1, "master_port": 29400}
+
+
+def test_nodes_that_know_each_other_by_the_jobs_id_are_given_one():
+    with pytest.raises(BadSpec, match=r"--job-id: is not set: .* boot mode mpi .* give NAME, the same on every node"):
+        draft_of(**SEVERAL, boot="mpi").spec()
+    assert draft_of(**SEVERAL, boot="mpi", job_id="wide").spec().job_id == "wide"
+
+
+@pytest.mark.parametrize("boot", [*(mode for mode in Boot if mode is not Boot.MPI), "mpi on one node"])
+def test_other_nodes_need_no_common_id(boot):
+    mode, one, _ = boot.partition(" on one node")
+    assert draft_of(**({} if one else SEVERAL), boot=mode).spec().job_id
 
 
 def test_what_is_not_utf8_is_refused():

@@ -148,8 +148,8 @@ def test_every_field_survives_both_ways(field):
         (job_pb2.JobSpec(command=["true"], restart_backoff=Duration(seconds=1, nanos=-1)), ["restart_backoff"]),
         (job_pb2.JobSpec(command=["true"], env={"VC_WORKER_HOSTS": "a,b"}), ["node_rank"]),
         (job_pb2.JobSpec(command=["true"], env={"VC_WORKER_HOSTS": "a,b", "VC_TASK_INDEX": "x"}), ["node_rank"]),
-        (job_pb2.JobSpec(command=["true"], nodes=["a", "b"]), ["master_addr"]),
-        (job_pb2.JobSpec(command=["true"], nodes=["a", "b"], node_count=3), ["nodes", "master_addr"]),
+        (job_pb2.JobSpec(command=["true"], nodes=["a", "b"]), ["master_port"]),
+        (job_pb2.JobSpec(command=["true"], nodes=["a", "b"], node_count=3), ["nodes", "master_port"]),
     ],
 )
 def test_what_is_wrong_is_named(message, expected):

@@ -90,7 +90,7 @@ def test_torchrun_on_one_node(command, handed_over):
 def test_torchrun_on_several_nodes_meets_at_the_master():
     assert line("torchrun", facts=TWO) == (
         "torchrun --nnodes=2 --nproc_per_node=8 --node_rank=1 --master_addr=node-a --master_port=6000"
-        " --rdzv_id=train-7 --rdzv_backend=static train.py --lr 0.1"
+        " --rdzv_id=node-a:6000 --rdzv_backend=static train.py --lr 0.1"
     )
 
 
@@ -214,7 +214,9 @@ def test_tensorflow_on_several_nodes_is_a_parameter_server_and_a_worker():
 def test_ports_of_tensorflow_are_in_their_range_and_every_nodes_the_same(port):
     found = set()
     for rank in range(2):
-        ps, _ = start("tensorflow", facts=replace(TWO, master_port=port, node_rank=rank))
+        # Without --job-id each node has an id of its own.
+        facts = replace(TWO, job_id=f"train-{rank}", master_port=port, node_rank=rank)
+        ps, _ = start("tensorflow", facts=facts)
         found.add((ps.env["TF_PS_HOSTS"], ps.env["TF_WORKER_HOSTS"]))
     ((ps_hosts, worker_hosts),) = found
     ports = [int(hosts.rpartition(":")[2]) for hosts in (ps_hosts, worker_hosts)]

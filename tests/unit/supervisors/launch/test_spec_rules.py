@@ -101,7 +101,7 @@ OF_MUSTER = (
         ({"node_rank": -1}, ["node_rank"]),
         (NODES | {"node_rank": 2}, ["node_rank"]),
         (NODES | {"master_addr": ""}, ["master_addr"]),
-        (NODES | {"master_port": 0}, ["master_addr"]),
+        (NODES | {"master_port": 0}, ["master_port"]),
         ({"labels": {str(i): "" for i in range(MAX_LABELS + 1)}}, ["labels"]),
         ({"labels": {"": "x"}}, ["labels['']"]),
         ({"labels": {"k" * 257: "x"}}, [f"labels['{'k' * 40}']"]),
