@@ -40,6 +40,16 @@ from muster.supervisors.model.verdict import TIMED_OUT_CODE
 _FORWARD_S = 6.0
 #: mpirun that does not end after SIGTERM is killed, in seconds.
 _KILL_S = 30.0
+#: In an allocation mpirun would take hosts, and the way to them, from the resource manager; the hostfile and ssh are to
+#: say both. The names are those of Open MPI's components, and of PRRTE's from Open MPI 5 on. What the job sets wins.
+_NO_MANAGER = {
+    prefix + framework: without
+    for prefix in ("OMPI_MCA_", "PRTE_MCA_")
+    for framework, without in (
+        ("plm", "^slurm,tm,lsf,alps,pals"),
+        ("ras", "^slurm,tm,pbs,lsf,gridengine,loadleveler,alps,flux"),
+    )
+}
 #: Connections of which it is not known yet who they are, and lines on who was here: a port scan is to fill no log.
 _MAX_STRANGERS, _MAX_SAID = 256, 10_000
 
@@ -187,7 +197,7 @@ class Lead:
         """The exit code for all nodes, and what there is to say of it."""
         if not node_ends.is_told(self._gone_how):
             self._gone = 0  # all are here
-        env = dict(os.environ)
+        env = _NO_MANAGER | os.environ
         if os.geteuid() == 0:  # mpirun runs as root only with both variables
             env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         say(f"starts {shlex.join(self._command)}")

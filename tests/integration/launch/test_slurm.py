@@ -4,6 +4,7 @@ The cluster is that of the benchmarks: proctrack/linuxproc, so that a signal of 
 and the SIGKILL behind it too; KillWait is 30 s, the default.
 """
 
+import shutil
 import subprocess
 import tempfile
 import time
@@ -134,6 +135,27 @@ def test_the_job_has_slurms_id(cluster: Cluster) -> None:
     assert done.returncode == 0, done.stderr
     mine, slurms, world = done.stdout.split()
     assert (mine == slurms, world) == (True, "1")
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun: apt install openmpi-bin")
+def test_mpirun_in_a_step_starts_the_ranks_where_muster_says(cluster: Cluster) -> None:
+    """It would ask Slurm, which knows no node by the address in the hostfile. The ranks have Slurm's variables."""
+    muster = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "--boot", "mpi", "--ranks", "2"]
+    env = {name: value for name, value in cluster.env.items() if not name.startswith("MUSTER_")}
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        script = 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE, step $SLURM_JOB_ID.$SLURM_STEP_ID"'
+        done = subprocess.run(
+            [*cluster.srun("-n1", "-D", folder, *muster), "--", "sh", "-c", script],
+            env=env | {"TMPDIR": folder, "XDG_STATE_HOME": folder},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = sorted(line.partition(", step ") for line in done.stdout.splitlines() if line.startswith("rank "))
+    assert [rank for rank, _, _ in ranks] == ["rank 0 of 2", "rank 1 of 2"]
+    assert all(step.endswith(".0") for _, _, step in ranks)
 
 
 @pytest.fixture(scope="module")

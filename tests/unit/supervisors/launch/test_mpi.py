@@ -253,6 +253,16 @@ def test_the_signal_that_ended_mpirun_is_reported_as_a_shell_does(cluster):
     assert cluster.lead(hosts="").code() == 128 + signal.SIGKILL
 
 
+def test_mpirun_asks_no_resource_manager_for_its_hosts(cluster):
+    """Unless the job's environment says so; the variables of the allocation stay, for the ranks."""
+    cluster.mpirun("env > env; exit 0")
+    lead = cluster.lead(hosts="", SLURM_JOB_ID="7", OMPI_MCA_plm="slurm")
+    assert lead.code() == 0
+    found = dict(line.partition("=")[::2] for line in (lead.folder / "env").read_text().splitlines())
+    assert (found["SLURM_JOB_ID"], found["OMPI_MCA_plm"]) == ("7", "slurm")
+    assert all("slurm" in found[name].removeprefix("^").split(",") for name in ("OMPI_MCA_ras", "PRTE_MCA_ras"))
+
+
 def test_a_missing_mpirun_is_named_with_its_package(cluster):
     cluster.no_stand_in()
     lead = cluster.lead(hosts="", PATH=str(cluster.bin))
