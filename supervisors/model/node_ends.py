@@ -18,7 +18,7 @@ _SIGNALS: Mapping[StopCause, int] = {
     StopCause.HUNG: signal.SIGUSR1,
     StopCause.SERVICE_ENDED: signal.SIGUSR1,
 }
-_ENDED = re.compile(rf"({'|'.join(HOW)}) on (node [0-9]+(?: \(\S+\))?)")
+_ENDED = re.compile(rf"({'|'.join(HOW)}) on (node [0-9]+(?: \(\S+\))?)(?:: .*)?")
 _LOST = re.compile(r"node (?P<number>[0-9]+)(?P<name> \(\S+\))? (did not come within|was lost) .*")
 #: What the program (launch/mpi/) puts before each of its lines.
 LABEL = "[muster mpi] "
@@ -34,9 +34,9 @@ def heard(signals: Iterable[int]) -> str:
     return next((SAID_BY[number] for number in signals), STOPPED)
 
 
-def ended(how: str, node: int, name: str = "") -> str:
-    """The part of this node ended the job; `how`: one of HOW."""
-    return f"{how} on {_node(node, name)}"
+def ended(how: str, node: int, name: str = "", seen: str = "") -> str:
+    """The part of this node ended the job; `how`: one of HOW; `seen`: what there was of it, if that is known."""
+    return f"{how} on {_node(node, name)}" + (f": {seen}" if seen else "")
 
 
 def late(node: int, name: str, seconds: float, seen: str) -> str:

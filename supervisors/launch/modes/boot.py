@@ -243,7 +243,8 @@ def _mpi(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process
         where += (f"--lead-name={facts.nodes[0]}",) if facts.nodes else ()
         return [Process((*program, "wait", *common, *where), {}, MPI_WAIT)]
     port = sshd_port(env)
-    lead = ["lead", *common, f"--hostfile={hostfile}", f"--slots={facts.cards}"]
+    command = _boot_file(spec.command, env)
+    lead = ["lead", *common, f"--program={command[0]}", f"--hostfile={hostfile}", f"--slots={facts.cards}"]
     x_args = _x_args(env)
     if facts.node_count > 1:
         lead += [f"--hosts={','.join(facts.nodes)}", f"--sshd-port={port}", f"--listen={facts.master_port}"]
@@ -258,7 +259,7 @@ def _mpi(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process
         *x_args,
         *_openmpi("OPENMPI_MCA_ARGS", env),
         *_openmpi("OPENMPI_EXTRA_ARGS", env),
-        *_boot_file(spec.command, env),
+        *command,
     ]
     return [Process((*program, *lead, "--", *mpirun), {}, MPI_LEAD)]
 

@@ -45,7 +45,9 @@ def wait(args: argparse.Namespace) -> int:
     finally:
         node_0.close()
     say(f"node 0 has ended with code {code}" + (f": {reason}" if reason else ""))
-    if node_ends.read(LABEL + reason):
+    if code and not node_ends.read(LABEL + reason):  # of its own mpirun, say
+        reason = node_ends.ended(node_ends.FAILED, 0, node_0.name, reason)
+    if code:
         say(reason)
     return code
 
@@ -57,7 +59,8 @@ class _Node0:
         self._args = args
         host, _, port = args.lead.rpartition(":")
         self._address = host.strip("[]"), int(port)
-        self._name = args.lead_name or self._address[0]
+        #: Of node 0 in the job.
+        self.name = args.lead_name or self._address[0]
         self._sock: socket.socket | None = None
 
     def meet(self) -> None:
@@ -82,7 +85,7 @@ class _Node0:
             self.close()
             if time.monotonic() >= deadline:
                 seen_there = f"port {self._address[1]} at {self._address[0]}: {what}"
-                raise NotReady(node_ends.late(0, self._name, args.ready_timeout, seen_there))
+                raise NotReady(node_ends.late(0, self.name, args.ready_timeout, seen_there))
             time.sleep(AGAIN_S)
 
     def end(self) -> tuple[int, str]:
@@ -92,11 +95,11 @@ class _Node0:
         try:
             line = read_line(self._sock)
         except OSError as error:
-            raise NotReady(node_ends.lost(0, self._name, seen(error))) from None
+            raise NotReady(node_ends.lost(0, self.name, seen(error))) from None
         told = read_end(line)
         if told is None:
             what = f"it said {line!r}" if line else "it closed the connection without saying how the job ended"
-            raise NotReady(node_ends.lost(0, self._name, what))
+            raise NotReady(node_ends.lost(0, self.name, what))
         return told
 
     def tell(self, line: str) -> None:
@@ -125,6 +128,7 @@ def _arguments(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
         role.add_argument("--ready-timeout", type=float, required=True, help="longest wait for all to be ready, s")
         role.add_argument("--env-file", required=True, help="mpirun's -tune file, in the working folder")
         if name == "lead":
+            role.add_argument("--program", default="", help="what mpirun is to start")
             role.add_argument("--hostfile", required=True, help="mpirun's -hostfile, in the working folder")
             role.add_argument("--slots", type=int, required=True, help="ranks per node")
             role.add_argument("--hosts", type=lambda text: text.split(","), default=[], help="names of several nodes")

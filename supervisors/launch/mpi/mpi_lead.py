@@ -217,7 +217,18 @@ class Lead:
         if self._asked and (code or node_ends.heard(self._args.heard) != node_ends.STOPPED):
             reason, code = self._ended_here()
             return code, reason
+        if code and (why := self._not_executable()) is not None:
+            return why
         return code, f"mpirun ended with code {code}"
+
+    def _not_executable(self) -> tuple[int, str] | None:
+        """A shell's code where the program is none, and a sentence. mpirun has a code of its own for that."""
+        program = self._args.program
+        if not program or program.startswith("-") or shutil.which(program) is not None:
+            return None
+        if shutil.which(program, os.F_OK) is not None:
+            return 126, f"{program}: is not executable on node 0"
+        return 127, f"{program}: not found on node 0"
 
     def _follow(self, child: "subprocess.Popen[bytes]") -> None:
         """Until mpirun has ended: forwards a signal, ends mpirun when a node is lost, and kills it if that does not"

@@ -351,6 +351,10 @@ def test_mpi_on_two_nodes(make_daemon: Callable[..., Daemon], tmp_path: Path, co
     assert [job.state for job in jobs] == [expected] * 2, said(nodes[0], jobs[0]) + said(nodes[1], jobs[1])
     assert [job.verdict.exit_code for job in jobs] == [code] * 2
     assert [job.ranks[0].role for job in jobs] == ["mpi-lead", "mpi-wait"]
+    if code:
+        blamed = f"failed on node 0 ({NODES[0]}): mpirun ended with code {code}"
+        assert jobs[1].verdict.summary == blamed
+        assert blamed in nodes[1].cli("why", "wide").stdout
     assert "all 4 ranks met, on 2 nodes, the environment whole" in said(nodes[0], jobs[0])
 
 
@@ -444,6 +448,15 @@ def test_an_sshd_without_keys_says_what_is_missing(make_daemon: Callable[..., Da
     assert (job.state, job.verdict.exit_code) == (FAILED, 1)
     assert "service 0 (sshd of muster) exited with code 1; no rank was started" in job.verdict.summary
     assert f"ssh-keygen -N '' -f {tmp_path}/.ssh/id_ed25519" in job.verdict.last_lines[-1]
+
+
+@needs_mpirun
+@pytest.mark.system
+def test_mpi_without_the_program(daemon: Daemon) -> None:
+    daemon.run("no-such-program", job_id="mpi", boot="mpi")
+    job = daemon.wait("mpi")
+    assert (job.state, job.verdict.exit_code) == (FAILED, 127)
+    assert "no-such-program" in daemon.cli("why", "mpi").stdout
 
 
 def test_mpi_without_mpirun(daemon: Daemon, tmp_path: Path) -> None:

@@ -238,7 +238,8 @@ def test_mpi_on_one_node_neither_waits_nor_listens():
     assert lead.role == "mpi-lead"
     assert shlex.join(lead.argv) == (
         "/opt/muster/bin/python -I -m muster.supervisors.launch.mpi.mpi lead --job-id=train-7 --ready-timeout=600"
-        " --env-file=train-7.mpienv --hostfile=train-7.hostfile --slots=8 -- mpirun -np 8 -hostfile train-7.hostfile"
+        " --env-file=train-7.mpienv --program=python --hostfile=train-7.hostfile --slots=8 -- mpirun -np 8"
+        " -hostfile train-7.hostfile"
         " -mca plm_rsh_args '-p 22' -tune train-7.mpienv -bind-to none -map-by slot"
         f" {X} {MCA} python train.py --lr 0.1"
     )
@@ -252,6 +253,7 @@ def test_mpi_on_node_0_gathers_the_others():
     split = words.index("--")
     assert words[7:split] == [
         "--env-file=train-7.mpienv",
+        "--program=python",
         "--hostfile=train-7.hostfile",
         "--slots=8",
         "--hosts=node-a,node-b",

@@ -277,6 +277,22 @@ def test_an_mpirun_that_cannot_be_executed(cluster):
     assert (lead.code(), "mpirun: cannot be executed: Exec format error" in lead.said) == (126, True)
 
 
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        ("no-such-program", 127, "no-such-program: not found on node 0"),
+        ("./plain", 126, "./plain: is not executable on node 0"),
+        ("/bin/true", 134, "mpirun ended with code 134"),
+        ("-x", 134, "mpirun ended with code 134"),
+    ],
+)
+def test_a_program_that_mpirun_cannot_start_has_the_code_of_a_shell(cluster, program, code, said):
+    cluster.mpirun("touch plain; exit 134")
+    words = ["lead", "--job-id=j", "--ready-timeout=9", "--env-file=e", "--hostfile=h", "--slots=1"]
+    lead = cluster.start("n", [*words, f"--program={program}", "--", "mpirun", program])
+    assert (lead.code(), lead.said.splitlines()[-1]) == (code, f"[muster mpi] {said}")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has to be allowed")
 def test_root_is_allowed_to_run_mpirun(cluster):
     cluster.mpirun("env | grep OMPI_ALLOW | sort > allowed")
@@ -304,6 +320,8 @@ def test_all_nodes_end_as_mpirun_did(cluster, code):
     assert (lead.code(), wait.code()) == (code, code)
     assert (lead.folder / "hosts").read_text() == "127.0.0.2 slots=2\n127.0.0.3 slots=2\n"
     assert f"node 0 has ended with code {code}: mpirun ended with code {code}" in wait.said
+    blamed = f"failed on node 0 (127.0.0.1): mpirun ended with code {code}"
+    assert read(wait.said.splitlines()[-1]) == (blamed if code else "")
     for text in ("127.0.0.2 is 127.0.0.2, and its sshd answers", "node 1 (127.0.0.3) has reported from 127.0.0.1"):
         assert lead.said.count(text) == 1
     assert os.listdir(wait.folder) == [wait.log.name], "its empty environment file is taken away"

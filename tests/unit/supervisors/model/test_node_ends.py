@@ -13,6 +13,12 @@ from muster.supervisors.model.states import StopCause
         (node_ends.ended("timed out", 1, ""), "timed out on node 1", "NONE", ""),
         (node_ends.ended("failed", 1, "b"), "failed on node 1 (b)", "RETRY_HERE", ""),
         (
+            node_ends.ended("failed", 0, "a", "mpirun ended with code 9"),
+            "failed on node 0 (a): mpirun ended with code 9",
+            "RETRY_HERE",
+            "",
+        ),
+        (
             node_ends.late(2, "c", 600, "no answer"),
             "node 2 (c) did not come within 10 min: no answer",
             "RETRY_ELSEWHERE",
