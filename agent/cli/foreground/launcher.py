@@ -18,7 +18,8 @@ def fill(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str | None:
     caller.fill_umask(draft)
     asked = draft.asked
     env = _environment() | asked.env
-    draft.asked = asked = replace(asked, env=env, command=caller.with_python(asked.command, asked.code))
+    asked = replace(asked, env=env)
+    draft.asked = asked = replace(asked, command=caller.with_python(asked))
     table = asked.rank_table or modelarts.rank_table(asked.boot, env)
     if not os.path.isabs(table):
         draft.asked = replace(draft.asked, rank_table=table)  # relative to this folder, as the launcher would take it

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.spec.job_spec import Draft
+from muster.probes.kernel.known_names import DEFAULT_PATH
 from muster.supervisors.launch.modes import modelarts
+from muster.supervisors.launch.modes.boot import INTERPRETER
+from muster.supervisors.model.spec import Boot, JobSpec
 
 
 def fill(draft: Draft) -> tuple[int, int] | None:
-    """Where the draft says nothing: this folder, this process's umask, and python3 before a bare `train.py` of this
-    folder. For a daemon of this node only. Returns device and inode of this folder where the draft has it from here: in
-    another container the daemon has another folder of this name, or none.
+    """Where the draft says nothing: this folder, this process's umask; and python3 before a bare `train.py`. For a
+    daemon of this node only. Returns device and inode of this folder where the draft has it from here: in another
+    container the daemon has another folder of this name, or none.
 
     A platform that names the working folder (ModelArts), and ranks of another user, who may have no access to this
     folder, keep the folders that muster makes for them. Raises CommandFailed (usage) where this folder was removed.
@@ -21,8 +24,10 @@ def fill(draft: Draft) -> tuple[int, int] | None:
     asked = draft.asked
     table = asked.rank_table or modelarts.rank_table(asked.boot, asked.env)
     has_folder = modelarts.in_container(asked.env) or (table and modelarts.working_folder(asked.env, 0))
-    if "workdir" not in draft.written and not has_folder and _is_me(asked.user):
-        draft.asked = replace(asked, workdir=here(), command=with_python(asked.command, asked.code))
+    if "workdir" in draft.written:
+        draft.asked = replace(asked, command=with_python(asked))
+    elif not has_folder and _is_me(asked.user):
+        draft.asked = replace(asked, workdir=here(), command=with_python(asked))
         found = os.stat(".")
         return found.st_dev, found.st_ino
     return None
@@ -43,14 +48,24 @@ def fill_boot_files(draft: Draft, *, wanted: bool) -> None:
     draft.asked = replace(asked, boot_files=wanted and (asked.boot_files or modelarts.in_container(asked.env)))
 
 
-def with_python(command: tuple[str, ...], code: str) -> tuple[str, ...]:
-    """A bare `train.py` of this folder, or of `code` that is copied, has Python before it, as under torchrun."""
-    script = command[0] if command else ""
-    if code and script.endswith(".py") and not os.path.isabs(script):
-        return ("python3", *command)
-    if not script.endswith(".py") or not os.path.isfile(script) or os.access(script, os.X_OK):
-        return command
-    return ("python3", *command)
+def with_python(asked: JobSpec) -> tuple[str, ...]:
+    """The command. A bare `train.py` of the working folder (this one, unless another is named), or of `code` that is
+    copied, has Python before it, as under torchrun. Other boot modes do that themselves: here it is done for them where
+    the job has neither an interpreter of its own nor a `python`."""
+    script, env = asked.command[0] if asked.command else "", asked.env
+    if not script.endswith(".py"):
+        return asked.command
+    if modelarts.boot_mode(asked.boot, env) != Boot.RANKS:
+        import shutil  # brings its compressors
+
+        has_own = env.get(INTERPRETER) or shutil.which("python", path=env.get("PATH", DEFAULT_PATH))
+        if has_own:
+            return asked.command
+    if not (asked.code and not os.path.isabs(script)):
+        path = os.path.join(asked.workdir, script)
+        if not os.path.isfile(path) or os.access(path, os.X_OK):
+            return asked.command
+    return ("python3", *asked.command)
 
 
 def here() -> str:

@@ -19,6 +19,8 @@ from muster.supervisors.supervision_errors import NotStartable
 #: How long msrun's nodes wait for each other, in seconds, unless the environment says otherwise.
 CLUSTER_TIME_OUT_S = 600
 SSHD_PORT = 22
+#: What runs a boot file that comes alone, in the modes that hand it to no launcher of Python's.
+INTERPRETER = "MA_SCRIPT_INTERPRETER"
 #: ModelArts gives TensorFlow's tasks ports in this range, both ends included.
 TF_PORTS = (5000, 10000)
 #: What ModelArts gives to mpirun; each variable replaces its default, or is appended to it.
@@ -108,14 +110,9 @@ def processes(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Pr
 def problems(spec: JobSpec) -> list[Violation]:
     """What is wrong with this boot mode for this spec; the number of names in `nodes` is not looked at here."""
     found = _wrong_variables(spec.boot, spec.node_count, spec.env)
-    several = spec.node_count > 1
-    if several and not spec.nodes and _needs_names(spec):
-        found.append(
-            Violation(
-                "nodes",
-                f"{spec.boot} on {spec.node_count} nodes needs the names of all of them, in the order of their ranks",
-            )
-        )
+    if spec.node_count > 1 and not spec.nodes and _needs_names(spec):
+        need = f"{spec.boot} on {spec.node_count} nodes needs the names of all of them, in the order of their ranks"
+        found.append(Violation("nodes", need))
     if spec.boot == Boot.MSRUN and _table_wanted(spec.env) and not spec.rank_table:
         found.append(
             Violation(
@@ -304,7 +301,7 @@ def _boot_file(command: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, .
     """The command, with the interpreter before a boot file that comes alone."""
     if not command[0].endswith(".py"):
         return command
-    return (*(shlex.split(env.get("MA_SCRIPT_INTERPRETER", "")) or ["python"]), *command)
+    return (*(shlex.split(env.get(INTERPRETER, "")) or ["python"]), *command)
 
 
 def _is_python(word: str) -> bool:
@@ -397,5 +394,5 @@ def _wrong_variables(mode: str, node_count: int, env: Mapping[str, str]) -> list
         hosts(_PS_HOSTS)
         hosts(_WORKER_HOSTS)
     if mode in (Boot.PYTORCH, Boot.TENSORFLOW, Boot.MPI, Boot.COMMAND):
-        words("MA_SCRIPT_INTERPRETER")
+        words(INTERPRETER)
     return found

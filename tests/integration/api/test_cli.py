@@ -132,6 +132,9 @@ def test_ranks_run_where_the_command_was_typed(daemon, tmp_path, how):
     assert seen("here", *WHERE) == f"{tmp_path}\n0027\n"
     (tmp_path / "train.py").write_text("print('ran')\n")
     assert seen("script", "train.py") == "ran\n"
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "there.py").write_text("print('ran there')\n")
+    assert seen("script-there", "--workdir", str(tmp_path / "code"), "there.py") == "ran there\n"
     assert seen("there", "--workdir", "/", "--umask", "077", *WHERE) == "/\n0077\n"
     (tmp_path / "job.toml").write_text('workdir = "/"\numask = "022"\n')
     assert seen("file", "-f", "job.toml", *WHERE) == "/\n0022\n"
