@@ -14,18 +14,20 @@ fit=$?
 # without munged or slurmctld sinfo and scontrol may wait for longer.
 now=$(timeout 20 sinfo -h -N -n "$node" -O 'StateComplete:100,Reason:500' 2>/dev/null | head -n 1)
 state=$(printf '%s\n' "$now" | cut -c 1-100 | tr 'A-Z' 'a-z')
-said=$(printf '%s\n' "$now" | cut -c 101-)
+said=$(printf '%s\n' "$now" | cut -c 101- | sed 's/ *$//')
 case $state in
+  *down* | *reboot* | *power*) exit 0 ;; # also drained: it is somebody's turn, and UNDRAIN would undo a pending reboot
   *drain*) drained=yes ;;
   '')
     echo "muster: sinfo does not know node $node: look at slurmctld and munge, and at SLURMD_NODENAME" >&2
     exit 1
     ;;
-  *down* | *reboot* | *power*) exit 0 ;;
   *) drained=no ;;
 esac
 
 case $fit-$drained-$said in
   1-no-*) timeout 20 scontrol update NodeName="$node" State=DRAIN Reason="$reason" ;;
+  1-yes-"$reason") ;;
+  1-yes-muster:*) timeout 20 scontrol update NodeName="$node" Reason="$reason" ;; # another fault than before
   0-yes-muster:*) timeout 20 scontrol update NodeName="$node" State=UNDRAIN ;;
 esac

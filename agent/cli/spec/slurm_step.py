@@ -15,8 +15,9 @@ from muster.supervisors.model.spec_fields import JOB_ID
 
 #: The label with the number of requeues.
 RESTARTS = "slurm-restarts"
-#: Ports where the ranks of several nodes meet, one for each job: below the range of Linux' own (32768 and up).
+#: Ports where the ranks of several nodes meet, one for each step: below the range of Linux' own (32768 and up).
 PORTS = range(20_000, 30_000)
+_STEPS_APART = 1009
 #: As many nodes as a job may have.
 _MAX_NODES = 65536
 #: A part of a host list: a name with ranges in brackets.
@@ -50,14 +51,19 @@ def fill(draft: Draft, env: Mapping[str, str]) -> None:
         rank = env.get("SLURM_NODEID", "")
         if rank.isdigit():
             _say(draft, "node_rank", int(rank), "SLURM_NODEID")
-        number = int(job) + (int(step) if step.isdigit() else 0)
-        _say(draft, "master_port", PORTS[number % len(PORTS)], "SLURM_JOB_ID")
+        _say(draft, "master_port", _port(int(job), int(step) if step.isdigit() else 0), "SLURM_JOB_ID")
     restarts = env.get("SLURM_RESTART_COUNT", "")  # none at the first start
     if restarts.isdigit() and RESTARTS not in draft.asked.labels:
         draft.say(FIELDS["labels"], {**draft.asked.labels, RESTARTS: restarts}, "SLURM_RESTART_COUNT")
     cards = env.get("SLURM_GPUS_ON_NODE", "")
     if cards.isdigit() and int(cards) and not draft.written.keys() & {*HOW_MANY, "rank_table"}:
         _say(draft, "card_count", int(cards), "SLURM_GPUS_ON_NODE")
+
+
+def _port(job: int, step: int) -> int:
+    """Where the ranks of a step meet. Jobs with numbers close to each other run at the same time, and may share a node:
+    the second step of one is not to have the port of the next one's first."""
+    return PORTS[(job + _STEPS_APART * step) % len(PORTS)]
 
 
 def _say(draft: Draft, field: str, value: object, written: str) -> None:

@@ -209,6 +209,46 @@ def test_one_node_that_fails_ends_the_other_with_its_checkpoint(two_nodes: Clust
 SCRIPTS = Path(__file__).parents[3] / "examples/slurm"
 
 
+DRAIN, NEWER, UNDRAIN = "State=DRAIN Reason=muster: NEW", "Reason=muster: NEW", "State=UNDRAIN"
+
+
+@pytest.mark.parametrize(
+    ("fit", "state", "reason", "update"),
+    [
+        (1, "IDLE", "none", DRAIN),
+        (1, "MIXED+PLANNED", "none", DRAIN),
+        (0, "IDLE", "none", ""),
+        (2, "IDLE", "none", ""),
+        (1, "IDLE+DRAIN", "muster: NEW", ""),
+        (1, "IDLE+DRAIN", "muster: OLD", NEWER),
+        (1, "IDLE+DRAIN", "a new cable", ""),
+        (0, "ALLOCATED+DRAIN", "muster: OLD", UNDRAIN),
+        (0, "IDLE+DRAIN", "Epilog error", ""),
+        (2, "IDLE+DRAIN", "muster: OLD", ""),
+        (0, "IDLE+DRAIN+REBOOT_REQUESTED", "muster: OLD", ""),
+        (1, "IDLE+DRAIN+REBOOT_REQUESTED", "muster: OLD", ""),
+        (0, "DOWN+DRAIN", "muster: OLD", ""),
+        (1, "IDLE+POWERED_DOWN", "none", ""),
+    ],
+)
+def test_what_the_health_check_says_to_slurm(tmp_path: Path, fit: int, state: str, reason: str, update: str) -> None:
+    """With stand-ins for muster and Slurm's commands."""
+    programs = {
+        "muster": f"echo 'muster: NEW'; exit {fit}",
+        "sinfo": f"printf '%-100s%-500s\\n' '{state}' '{reason}'",
+        "scontrol": f'echo "$*" >> {tmp_path}/said',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    script = (SCRIPTS / "health-check.sh").read_text().replace("/opt/muster/bin", str(tmp_path))
+    (tmp_path / "health-check.sh").write_text(script)
+    env = {"SLURMD_NODENAME": "n1"}
+    assert subprocess.run(["/bin/sh", tmp_path / "health-check.sh"], env=env, timeout=60, check=False).returncode == 0
+    said = tmp_path / "said"
+    assert (said.read_text() if said.exists() else "") == (f"update NodeName=n1 {update}\n" if update else "")
+
+
 @pytest.mark.slow
 def test_the_health_check_drains_what_is_not_fit_and_returns_only_what_it_drained(
     cluster: Cluster, make_daemon: Callable[..., Daemon], tmp_path: Path

@@ -71,7 +71,13 @@ def test_what_somebody_says_wins() -> None:
 
 def test_another_step_of_a_job_has_another_id_and_port() -> None:
     found = filled(STEP | {"SLURM_STEP_ID": "3"})
-    assert (found["job_id"], found["master_port"]) == ("12077.3", 22080)
+    assert (found["job_id"], found["master_port"]) == ("12077.3", 25104)
+
+
+def test_steps_of_neighbouring_jobs_have_ports_of_their_own() -> None:
+    steps = [(str(job), str(step)) for job in range(12000, 12100) for step in range(8)]
+    ports = {filled(STEP | {"SLURM_JOB_ID": job, "SLURM_STEP_ID": step})["master_port"] for job, step in steps}
+    assert len(ports) == len(steps)
 
 
 def test_several_musters_on_a_node_are_jobs_of_their_own(capfd: pytest.CaptureFixture[str]) -> None:
