@@ -62,6 +62,12 @@ def _table(field: Field, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
+def _one_node(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    """Raises NoSuchOption for several: muster has to know their names."""
+    if value not in (None, "1", "1:1"):
+        raise click.NoSuchOption("--nnodes", ctx=context)
+
+
 def spec_options(command: F) -> F:
     """The options and the words of the command; the command gets one `draft` for all of them."""
 
@@ -95,4 +101,6 @@ def spec_options(command: F) -> F:
     wrapped = click.option(
         "-f", "--file", "file", metavar="FILE", help="Read the spec from a TOML file (- is stdin); options override it."
     )(wrapped)
+    # Scripts for torchrun say so of one node.
+    wrapped = click.option("--nnodes", hidden=True, expose_value=False, callback=_one_node)(wrapped)
     return wrapped  # type: ignore[return-value]  # takes `draft`'s parts in its place

@@ -52,6 +52,15 @@ def test_help_has_every_option_with_its_default():
     )
 
 
+def test_one_node_may_be_said_as_to_torchrun():
+    @click.command()
+    @spec_options
+    def command(draft: Draft) -> None:
+        assert draft.written == {"command": "command"}
+
+    command.main(["--nnodes", "1", "--", "x"], standalone_mode=False)
+
+
 def test_a_file_with_everything():
     draft = job_spec.from_table(
         {
