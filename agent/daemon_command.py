@@ -9,7 +9,6 @@ import click
 
 from muster.agent import usage_error
 from muster.agent.host import build
-from muster.agent.host.pid_one import is_init, leave_when_asked
 from muster.agent.link import nursery_start
 from muster.agent.link.nursery_start import Begun
 from muster.probes.kernel import late_import
@@ -80,8 +79,6 @@ def command(
 
         click.echo(commented(), nl=False)
         return
-    if is_init():
-        leave_when_asked()
     # Absolute: the nursery, which outlives us, works in another folder.
     places = Root.under(root.absolute()) if root is not None else Root.system()
     if log_dir is not None:  # of a run that has ended, see cli/client/kept_runs.py

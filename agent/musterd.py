@@ -9,6 +9,10 @@ def main() -> None:
     import gc
     import signal
 
+    from muster.agent.host.pid_one import is_init, leave_when_asked
+
+    if is_init():  # a container may be stopped in the imports, too
+        leave_when_asked()
     # The imports make a hundred thousand objects, none of it garbage; `heap.collect` has Python look for some again.
     gc.disable()
     from muster.probes.kernel.process import USER_SIGNALS

@@ -14,7 +14,6 @@ from muster.agent.cli.client.address import address_options
 from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.printing import note_failure, take_streams
 from muster.agent.host import build
-from muster.agent.host.pid_one import is_init, leave_when_asked
 
 #: The commands: the module in `commands` that has each, its name there, and what `muster --help` says of it. A module
 #: is imported for its own command alone: what it imports, each other command would wait for.
@@ -137,8 +136,6 @@ def show(error: click.ClickException) -> None:
 def main() -> None:
     """The command `muster`."""
     take_streams()
-    if is_init():
-        leave_when_asked()
     try:
         code = execute()
     except KeyboardInterrupt:  # behind another one, which is being answered

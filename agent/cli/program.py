@@ -13,6 +13,10 @@ def main() -> None:
     import gc
     import signal
 
+    from muster.agent.host.pid_one import is_init, leave_when_asked
+
+    if is_init():  # a container may be stopped in the imports, too
+        leave_when_asked()
     gc.set_threshold(_OBJECTS, 20, 100)
     # Ctrl-C in the imports ends the process as it ends any other, without a traceback: nothing has begun.
     raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
