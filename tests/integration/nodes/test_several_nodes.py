@@ -425,7 +425,7 @@ def test_a_held_job_can_be_stopped(daemon: Daemon) -> None:
                 "--",
                 "true",
             ],
-            "--max-restarts 1: would start the ranks of this node again and not those of the other 1",
+            "--max-restarts 1: would start the ranks of this node again and not those of the other node",
         ),
         (["--attach", "j", "--hosts", "unix:/a", "--", "true"], "--attach takes no command"),
     ],
