@@ -3,7 +3,7 @@
 A supervisor owns each page that it has written to since the fork. An interpreter writes to the page of whatever it
 uses, because it counts references, and puts new objects between old ones. From Python 3.12 on there are immortal
 objects, whose count stays as it is (PEP 683 names copies after a fork as a reason). Python has no call that makes an
-object immortal, so here the count of None, which is, is written to others. That halves the memory of a supervisor.
+object immortal, so here such a count is written to objects. That halves the memory of a supervisor.
 """
 
 import ctypes
@@ -31,6 +31,8 @@ _KINDS: Final = frozenset(
 #: All memory as words of four bytes: a count is at the address that `id` tells.
 _Counts = ctypes.Array[ctypes.c_uint32]
 _WORD_BITS, _ADDRESS_BITS = 2, 48
+#: The least count of an immortal object, and one with room to both sides.
+_LEAST, _IMMORTAL = 0x8000_0000, 0xE000_0000
 
 #: Python's allocator, from pymalloc's obmalloc.c: a pool has blocks of one size, the first of them behind its head.
 _POOL_BYTES, _POOL_HEAD_BYTES, _BLOCK_BYTES, _LARGEST_BLOCK = 16 << 10, 48, 16, 512
@@ -64,19 +66,21 @@ def make_immortal() -> int:
     if not _is_known():
         return 0
     counts: _Counts = (ctypes.c_uint32 * (1 << _ADDRESS_BITS - _WORD_BITS)).from_address(0)
-    immortal = counts[id(None) >> _WORD_BITS]
-    if not _works(counts, immortal):
+    # From Python 3.14 on, references that are on the stack by now are taken off each count without a look at it. That
+    # of None is the least one that stays, and would become one that is counted up. Before, only None's stays.
+    immortal = next((c for c in (_IMMORTAL, counts[id(None) >> _WORD_BITS]) if _works(counts, c)), 0)
+    if not immortal:
         return 0
     made = 0
     for known in gc.get_objects():
         kind = type(known)  # `isinstance` would run a module that is only noted (late_import.py)
-        if (issubclass(kind, type) or issubclass(type(kind), EnumType)) and counts[id(known) >> _WORD_BITS] != immortal:
+        if (issubclass(kind, type) or issubclass(type(kind), EnumType)) and counts[id(known) >> _WORD_BITS] < _LEAST:
             counts[id(known) >> _WORD_BITS] = immortal
             made += 1
         todo = [known]
         while todo:
             for one in _used_by(todo.pop()):
-                if type(one) in _KINDS and counts[id(one) >> _WORD_BITS] != immortal:
+                if type(one) in _KINDS and counts[id(one) >> _WORD_BITS] < _LEAST:
                     counts[id(one) >> _WORD_BITS] = immortal
                     made += 1
                     if not gc.is_tracked(one):  # else its turn comes
@@ -99,7 +103,7 @@ def _is_known() -> bool:
 
 
 def _works(counts: _Counts, immortal: int) -> bool:
-    """Tries it: whether the count of an object is where we look for it, and stays once it is that of None."""
+    """Tries it: whether the count of an object is where we look for it, and stays once it is this one."""
     probe = object()
     held, at = [probe], id(probe) >> _WORD_BITS
     before = counts[at]
