@@ -9,7 +9,7 @@ from pathlib import Path
 
 from muster.supervisors.output.log_layout import Folder
 from muster.supervisors.output.log_reader import Reader
-from muster.supervisors.output.log_removals import removals
+from muster.supervisors.output.log_removals import Removed, removals
 from tests.chaos import paced
 
 #: muster's own lines in a rank's file.
@@ -77,6 +77,15 @@ def stream(rank: int, start: int, end: int) -> bytes:
     return text[start - first * paced.SIZE : end - first * paced.SIZE]
 
 
+def _are_told(removed: list[Removed], start: int, end: int) -> bool:
+    """Whether records tell of all these bytes: one may say that a file was moved away, and the next one, whose bytes
+    follow, that the file made in its place was deleted."""
+    for one in sorted(removed, key=lambda one: one.start):
+        if one.start <= start < one.end:
+            start = one.end
+    return start >= end
+
+
 def walk(rank: int, log: Path) -> Found:
     """A rank's log, in whatever files it is. Raises Wrong, OSError."""
     found = Found()
@@ -88,7 +97,7 @@ def walk(rank: int, log: Path) -> Found:
                 parse(rank, piece, begin, found)
                 piece, begin = b"", found.end + first - offset
                 found.holes.append((found.end, begin))
-                if not any(r.start <= offset and first <= r.end for r in removed):
+                if not _are_told(removed, offset, first):
                     raise Wrong(f"rank {rank}: no record tells what became of bytes {offset}-{first} of {log}")
             if not data:
                 break

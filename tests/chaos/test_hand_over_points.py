@@ -66,7 +66,7 @@ from muster.agent import musterd
 def begin(*_):
     due.append(int(open(told).read()))
     sys.addaudithook(hook)
-signal.signal(signal.SIGUSR1, begin)
+signal.signal(signal.SIGWINCH, begin)
 fsync = os.fsync
 def synced(fd):  # of which there is no event
     hook("os.fsync", (os.readlink(f"/proc/self/fd/{fd}"),))
@@ -87,7 +87,7 @@ class Interrupted:
         self.pids = {"nursery": eventually(daemon.nursery_pid), "daemon": daemon.pid}
         self.pids["supervisor"] = eventually(self._waiting)
         told.write_text(str(self.pids["supervisor"]))
-        os.kill(daemon.pid, signal.SIGUSR1)
+        os.kill(daemon.pid, signal.SIGWINCH)
 
     def _waiting(self) -> int:
         """The child of the nursery that has rehearsed."""
