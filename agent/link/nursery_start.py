@@ -101,6 +101,6 @@ def _posix_spawned(argv: list[str], said: int, owned: list[tuple[int, int, int]]
         setsid=True,
         # This thread's mask and the daemon's ignored signals are not the nursery's. None ends it before it
         # ignores those that go to everybody.
-        setsigmask=process.END_SIGNALS,
+        setsigmask=(*process.END_SIGNALS, *process.USER_SIGNALS),
         setsigdef=sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}),
     )

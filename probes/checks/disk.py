@@ -13,13 +13,12 @@ import os
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import Action, CheckResult, Code, Status
-from muster.probes.kernel import mount_table
 from muster.probes.kernel.dataclass import dataclass
 
 GB = 1 << 30
-#: What runc and its like name the shared memory that they mount for a container; a node's own is "tmpfs". Its size is
-#: an option of the container, and says nothing about the node.
-_CONTAINERS_SHM = "shm"
+#: Of the host's namespace of shared memory, from include/linux/proc_ns.h (PROC_IPC_INIT_INO). Who has another one, a
+#: container or a pod, has a /dev/shm of its own: its size is an option, and says nothing about the node.
+_HOSTS_IPC = 0xEFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ async def check(need: Need) -> CheckResult:
             threshold=_threshold(need),
             action=Action.INVESTIGATE,
         )
-    return judge(need, stat, containers_own=await watched.call("what is mounted", lambda: _is_containers(need.path)))
+    return judge(need, stat, containers_own=_is_containers_own(need.path))
 
 
 def judge(need: Need, stat: os.statvfs_result, *, containers_own: bool = False) -> CheckResult:
@@ -102,10 +101,9 @@ def judge(need: Need, stat: os.statvfs_result, *, containers_own: bool = False) 
     return found(Status.OK, Code.DISK_OK, f"{need.path}: {observed}", Action.NONE)
 
 
-def _is_containers(path: str) -> bool:
+def _is_containers_own(path: str) -> bool:
     with contextlib.suppress(OSError):
-        mounted = [entry for entry in mount_table.read(kind="tmpfs") if entry.path == os.path.normpath(path)]
-        return bool(mounted) and mounted[-1].source == _CONTAINERS_SHM
+        return os.path.normpath(path) == "/dev/shm" and os.stat("/proc/self/ns/ipc").st_ino != _HOSTS_IPC
     return False
 
 

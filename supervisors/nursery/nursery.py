@@ -175,9 +175,10 @@ def main() -> int:
     """Daemonizes and serves. Exit code 0 in the process that was started, once the socket listens; 1 with a sentence
     on stderr where it cannot; 0 as well where another nursery serves this root already."""
     args = _arguments(sys.argv[1:])
-    for number in (*process.END_SIGNALS, *process.USER_SIGNALS):  # jobs are worth more than the wish to end us
+    ignored = (*process.END_SIGNALS, *process.USER_SIGNALS)
+    for number in ignored:  # jobs are worth more than the wish to end us
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, process.END_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ignored)
     root = Root(Path(args["run"]), Path(args["state"]), Path(args["log"]))
     owned = "owned" in args
     at = root.run / f"{args['name']}.sock"

@@ -51,13 +51,13 @@ def fill(draft: Draft, log_dir: str | None, *, boot_files: bool) -> str | None:
 def _refuse_restarts_of_one_node(draft: Draft) -> None:
     """The ranks of one node alone would start again, and those of the others would wait for them. A launcher below
     (torchrun) restarts the ranks of all nodes itself. Raises CommandFailed."""
-    asked, others = draft.asked, len(draft.asked.nodes) - 1
-    if others > 0 and "max_restarts" in draft.written and asked.max_restarts and asked.boot in ("", Boot.RANKS):
+    asked, others = draft.asked, max(len(draft.asked.nodes), draft.asked.node_count) - 1
+    if others > 0 and "max_restarts" in draft.written and asked.max_restarts and asked.boot != Boot.TORCHRUN:
         whose = f"the {others} other nodes" if others > 1 else "the other node"
         raise CommandFailed(
-            f"--max-restarts {asked.max_restarts}: would start the ranks of this node again and not those of {whose}: "
-            "let the scheduler start the whole job again (Slurm: --requeue), use --boot torchrun, or `muster run "
-            "--hosts`",
+            f"{draft.written['max_restarts']} {asked.max_restarts}: would start the ranks of this node again and not "
+            f"those of {whose}: let the scheduler start the whole job again (Slurm: --requeue), use --boot torchrun, "
+            "or `muster run --hosts`",
             Exit.USAGE,
         )
 

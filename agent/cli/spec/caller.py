@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.spec.job_spec import Draft
-from muster.probes.kernel.known_names import DEFAULT_PATH
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.launch.modes.boot import INTERPRETER
 from muster.supervisors.model.spec import Boot, JobSpec
@@ -50,17 +49,12 @@ def fill_boot_files(draft: Draft, *, wanted: bool) -> None:
 
 def with_python(asked: JobSpec) -> tuple[str, ...]:
     """The command. A bare `train.py` of the working folder (this one, unless another is named), or of `code` that is
-    copied, has Python before it, as under torchrun. Other boot modes do that themselves: here it is done for them where
-    the job has neither an interpreter of its own nor a `python`."""
+    copied, has Python before it, as under torchrun, unless another boot mode runs it with the job's own interpreter."""
     script, env = asked.command[0] if asked.command else "", asked.env
     if not script.endswith(".py"):
         return asked.command
-    if modelarts.boot_mode(asked.boot, env) != Boot.RANKS:
-        import shutil  # brings its compressors
-
-        has_own = env.get(INTERPRETER) or shutil.which("python", path=env.get("PATH", DEFAULT_PATH))
-        if has_own:
-            return asked.command
+    if env.get(INTERPRETER) and modelarts.boot_mode(asked.boot, env) != Boot.RANKS:
+        return asked.command
     if not (asked.code and not os.path.isabs(script)):
         path = os.path.join(asked.workdir, script)
         if not os.path.isfile(path) or os.access(path, os.X_OK):

@@ -16,6 +16,8 @@ from muster.supervisors.model.spec_fields import JOB_ID, Field, FilePath
 
 #: The keys of job.toml; the first field of a key describes it.
 KEYS: dict[str, Field] = {about.key: about for about in reversed(FIELDS.values()) if about.key}
+#: What says the id of a job in a pod: another one in each.
+OF_POD = "HOSTNAME"
 #: How many ranks: who says one of these replaces whatever a file says of all of them.
 HOW_MANY = ("ranks", "card_count", "card_indices", "all_cards")
 #: How cards are asked for, by what was written behind `cards`.
@@ -78,7 +80,7 @@ class Draft:
         if text := modelarts.missing_node_rank(spec, node_rank_said="node_rank" in self.written):
             found.append(Violation(self._name("node_rank"), text))
         spec = modelarts.understood(spec, node_rank_said="node_rank" in self.written)
-        if not asked.job_id and boot.knows_nodes_by_id(spec):
+        if (not asked.job_id or self.written.get("job_id") == OF_POD) and boot.knows_nodes_by_id(spec):
             text = f"is not set: in boot mode {spec.boot} the nodes know each other by the job's id: "
             found.append(Violation(self._name("job_id"), f"{text}give NAME, the same on every node"))
         found += violations(spec, self._name)

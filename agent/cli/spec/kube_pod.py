@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.spec import volcano_hosts
-from muster.agent.cli.spec.job_spec import HOW_MANY, Draft
+from muster.agent.cli.spec.job_spec import HOW_MANY, OF_POD, Draft
 from muster.probes.kernel.known_names import IN_POD
 from muster.supervisors.launch.modes.modelarts import MASTER_PORT
 from muster.supervisors.model.spec import FIELDS
@@ -22,7 +22,7 @@ _INDEX = "JOB_COMPLETION_INDEX"
 #: Who says how many pods there are says which of them this is.
 _WHERE = frozenset({"nodes", "node_count", "node_rank", "rank_table"})
 #: Set for ranks by muster and torchrun: WORLD_SIZE and RANK count ranks there, and not pods.
-_OF_A_RANK = "TORCHELASTIC_RUN_ID"
+_OF_A_RANK = frozenset({"TORCHELASTIC_RUN_ID", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
 #: What says how many pods there are and which one this is, in full; a port is needed with both.
 _REMEDY = "give --nodes, --node-rank and --master-port"
 
@@ -36,9 +36,9 @@ def fill(draft: Draft, env: Mapping[str, str]) -> None:
     """Says of job id (the pod's name), nodes, node rank, meeting point and cards what the pod's variables say, where
     nobody has said anything. Raises CommandFailed where there are several pods, and it is not said which one this is.
     """
-    pod = env.get("HOSTNAME", "")
+    pod = env.get(OF_POD, "")
     if IN_POD in env and "job_id" not in draft.written and JOB_ID.fullmatch(pod):
-        draft.say(FIELDS["job_id"], pod, "HOSTNAME")
+        draft.say(FIELDS["job_id"], pod, OF_POD)
     if not draft.written.keys() & _WHERE:
         _place(draft, env)
     per_node = env.get("PET_NPROC_PER_NODE", "")
@@ -56,7 +56,8 @@ def _place(draft: Draft, env: Mapping[str, str]) -> None:
         _fill(draft, env, "LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "LWS_LEADER_ADDRESS", "MASTER_PORT", MASTER_PORT)
         return
     found = volcano_hosts.find(env)
-    counted = env.get("WORLD_SIZE", "") if _OF_A_RANK not in env else ""
+    is_said = env.get("WORLD_SIZE") and (env.get("RANK") or env.get("MASTER_ADDR"))
+    counted = env["WORLD_SIZE"] if is_said and not _OF_A_RANK & env.keys() else ""
     if found.nodes:
         _meet_at_first(draft, env, found)
     elif counted and (env.get("RANK") or not found.trouble):

@@ -22,9 +22,15 @@ def keep_to(draft: Draft, env: Mapping[str, str]) -> None:
     """Replaces a number of cards, or all of them, by the first ones that the environment names. Raises CommandFailed
     where it names fewer."""
     wanted = draft.asked.card_count
-    variable = next((name for name in VARIABLES if name in env), "")
-    if not variable or not (wanted or draft.asked.all_cards):
+    said = {name: env[name] for name in VARIABLES if name in env}
+    if not said or not (wanted or draft.asked.all_cards):
         return
+    # Images for one kind of cards hide those of the other.
+    shown = {name: value for name, value in said.items() if _numbers(value) or value.strip().startswith(_NAMES)} or said
+    variable = next(iter(shown))
+    if len(set(shown.values())) > 1 and shown is not said:
+        both = " and ".join(f"{name}={value}" for name, value in shown.items())
+        raise CommandFailed(f"{both} name different cards: unset one of them, or give --cards with numbers", Exit.USAGE)
     if env[variable].strip().startswith(_NAMES):
         note(f"{variable} names cards by UUID and does not choose this job's cards: give --cards with their numbers")
         return

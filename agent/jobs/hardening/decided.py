@@ -3,6 +3,7 @@
 import os
 import secrets
 import stat
+import struct
 from pathlib import PurePath
 from typing import Any
 
@@ -23,6 +24,7 @@ _FILE = "file://"
 _NOT_PRIVATE = "or start the job with private_tmp no"
 #: Bits of a mode.
 _READ, _SEARCH = 4, 1
+_ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK = 2, 4, 8, 16
 _NOTHING = HardeningTable(False, (capabilities.ALL,), 0.0, False, (), "")
 
 
@@ -40,9 +42,8 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class CallersView:
-    """What of this node's files a user may know of, by the modes of files and folders. The daemon of root looks at
-    paths that a user names: what it says of them must not tell more than the user's own look would. Access lists are
-    not looked at: what only they allow is not seen."""
+    """What of this node's files a user may know of, by the modes and access lists of files and folders. The daemon of
+    root looks at paths that a user names: what it says of them must not tell more than the user's own look would."""
 
     name: str
     uid: int
@@ -64,9 +65,9 @@ class CallersView:
         Blocks."""
         return all(self._passes(way) for way in (path, os.path.realpath(path)))
 
-    def reads(self, found: os.stat_result) -> bool:
-        """Whether the user may read such a file."""
-        return self._may(found, _READ)
+    def reads(self, path: str, found: os.stat_result) -> bool:
+        """Whether the user may read this file."""
+        return self._may(path, found, _READ)
 
     def _passes(self, path: str) -> bool:
         for folder in reversed(PurePath(path).parents):
@@ -74,15 +75,36 @@ class CallersView:
                 found = os.stat(folder)
             except OSError:
                 return True  # the user's own look ends here, too
-            if stat.S_ISDIR(found.st_mode) and not self._may(found, _SEARCH):
+            if stat.S_ISDIR(found.st_mode) and not self._may(folder, found, _SEARCH):
                 return False
         return True
 
-    def _may(self, found: os.stat_result, what: int) -> bool:
+    def _may(self, path: str | PurePath, found: os.stat_result, what: int) -> bool:
         if self.uid == 0:
             return True
-        shift = 6 if found.st_uid == self.uid else 3 if found.st_gid in self.groups else 0
-        return bool(found.st_mode >> shift & what)
+        if found.st_uid == self.uid:
+            return bool(found.st_mode >> 6 & what)
+        entries = _access_list(path)
+        if not entries:
+            return bool(found.st_mode >> (3 if found.st_gid in self.groups else 0) & what)
+        # In the order of acl(5). The mask bounds what users and groups have, the owner and all others not.
+        mask = next((may for tag, may, _ in entries if tag == _ACL_MASK), 7)
+        users = [may for tag, may, number in entries if tag == _ACL_USER and number == self.uid]
+        groups = [may for tag, may, number in entries if tag == _ACL_GROUP and number in self.groups]
+        groups += [may for tag, may, _ in entries if tag == _ACL_GROUP_OBJ and found.st_gid in self.groups]
+        if users or groups:
+            return any(may & mask & what for may in users or groups)
+        return bool(found.st_mode & what)
+
+
+def _access_list(path: str | PurePath) -> list[tuple[int, int, int]]:
+    """Tag, permissions and uid or gid of each entry; none where the file has only a mode. The form is the kernel's, of
+    include/uapi/linux/posix_acl_xattr.h."""
+    try:
+        raw = os.getxattr(path, "system.posix_acl_access")
+    except OSError:
+        return []
+    return list(struct.iter_unpack("<HHI", raw[4:])) if len(raw) % 8 == 4 else []
 
 
 def decided(spec: JobSpec, table: HardeningTable, asked_by: str = "") -> Decided:
@@ -252,6 +274,6 @@ def _loaded(path: str, caller: CallersView | None) -> dict[str, Any]:
     if caller is not None and not caller.reaches(path):
         raise BadFile(caller.unseen)
     with seccomp_profile.found(path) as file:
-        if caller is not None and not (caller.reaches(file.path) and caller.reads(file.status)):
+        if caller is not None and not (caller.reaches(file.path) and caller.reads(file.path, file.status)):
             raise BadFile(caller.unseen)
         return seccomp_profile.load(file)

@@ -101,7 +101,7 @@ class AsyncExec(ExecSession):
         attempts = Attempts(self._state.opening(), self._search_s)
         while True:
             try:
-                await self._heard(attempts.left_s)
+                await self._heard(attempts.try_s)
                 call = await opened(self._stream, self._state.opening())
                 answer: object = await call.read()
                 if isinstance(answer, exec_pb2.ExecResponse):

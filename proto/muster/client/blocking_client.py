@@ -174,10 +174,10 @@ class BlockingClient:
         attempts = Attempts(request, search_s)
         while True:
             left = max(0.0, end - time.monotonic())
-            slice_s = min(left, SLICE_S, attempts.left_s / 2)
+            slice_s = min(left, SLICE_S, attempts.try_s / 2)
             request.timeout.CopyFrom(requests.duration(slice_s))
             try:
-                answer = method(request, timeout=attempts.left_s)
+                answer = method(request, timeout=attempts.try_s)
             except grpc.RpcError as error:
                 pause = attempts.pause_s(error)
             else:
@@ -201,7 +201,7 @@ class BlockingClient:
             call = None
             failed, moved = MusterError.cut(), None
             try:
-                self._heard(attempts.left_s)
+                self._heard(attempts.try_s)
                 call = stream()
                 for message in call:
                     if (new := place.take(message)) is not None:

@@ -97,7 +97,7 @@ class BlockingExec(ExecSession):
             requests: _Requests = queue.SimpleQueue()
             requests.put(self._state.opening())
             try:
-                self._heard(attempts.left_s)
+                self._heard(attempts.try_s)
                 call = self._stub.Exec(iter(requests.get, None))
                 answer = next(call)
             except StopIteration:

@@ -14,6 +14,8 @@ from muster.v1 import exec_pb2, job_pb2
 
 #: Pauses in seconds, where the daemon names none: the first, the longest, and how they grow.
 _FIRST_S, _LONGEST_S, _GROWTH = 0.1, 1.0, 1.5
+#: In which a daemon that is there answers, in seconds.
+_ANSWER_S = 1.0
 #: By the message of the request, of which each call has its own: whether a second one does no harm after an answer that
 #: was lost. `Start` and `Exec` depend on their fields, see `may_repeat`.
 REPEATS: Mapping[str, bool] = MappingProxyType(
@@ -85,6 +87,11 @@ class Attempts:
     def left_s(self) -> float:
         """Seconds that are left, at least a millisecond."""
         return max(0.001, self._end - time.monotonic())
+
+    @property
+    def try_s(self) -> float:
+        """Seconds for one try of a search for a daemon: who gives it no time makes one that a daemon can answer."""
+        return max(_ANSWER_S, self.left_s)
 
     def pause_s(self, failed: grpc.RpcError | MusterError) -> float:
         """Seconds until the next try. Raises MusterError where there is to be none."""

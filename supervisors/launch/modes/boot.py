@@ -163,8 +163,9 @@ def _torchrun(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Pr
             f"--node_rank={facts.node_rank}",
             f"--master_addr={facts.master_addr}",
             f"--master_port={port}",
-            # Not the job's id: muster on another node may have made up another one.
-            f"--rdzv_id={_host_port(facts.master_addr, port)}",
+            # The same on each node: muster on another one may have made up another id of the job, and the address of
+            # the first node may be written in another way there.
+            f"--rdzv_id={port}",
             "--rdzv_backend=static",
         ]
     argv += shlex.split(env.get(_EXTRA_TORCHRUN, ""))

@@ -50,6 +50,10 @@ _NO_MANAGER = {
         ("ras", "^slurm,tm,pbs,lsf,gridengine,loadleveler,alps,flux"),
     )
 }
+#: Options of mpirun by which ranks find their program elsewhere than this process does.
+_ELSEWHERE = frozenset(
+    dashes + word for dashes in ("-", "--") for word in ("path", "wd", "wdir", "preload-binary", "s", "prefix", "app")
+)
 #: Connections of which it is not known yet who they are, and lines on who was here: a port scan is to fill no log.
 _MAX_STRANGERS, _MAX_SAID = 256, 10_000
 
@@ -201,6 +205,7 @@ class Lead:
         if os.geteuid() == 0:  # mpirun runs as root only with both variables
             env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         say(f"starts {shlex.join(self._command)}")
+        missing = self._not_executable()
         self._handle()
         try:
             child = subprocess.Popen(self._command, env=env)
@@ -217,14 +222,19 @@ class Lead:
         if self._asked and (code or node_ends.heard(self._args.heard) != node_ends.STOPPED):
             reason, code = self._ended_here()
             return code, reason
-        if code and (why := self._not_executable()) is not None:
-            return why
+        if code and missing is not None:
+            return missing
         return code, f"mpirun ended with code {code}"
 
     def _not_executable(self) -> tuple[int, str] | None:
-        """A shell's code where the program is none, and a sentence. mpirun has a code of its own for that."""
+        """A shell's code where the program is none, and a sentence. mpirun has a code of its own for that. None where
+        options of mpirun say where it is to be looked for."""
         program = self._args.program
-        if not program or program.startswith("-") or shutil.which(program) is not None:
+        if program not in self._command or program.startswith("-"):
+            return None
+        options = self._command[: self._command.index(program)]
+        elsewhere = any(word in _ELSEWHERE or word.startswith("PATH=") for word in options)
+        if elsewhere or shutil.which(program) is not None:
             return None
         if shutil.which(program, os.F_OK) is not None:
             return 126, f"{program}: is not executable on node 0"

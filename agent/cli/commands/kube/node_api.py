@@ -193,6 +193,6 @@ def _silence(error: BaseException) -> str:
         return f"no connection to the API server: {why}: check its address, and the network between it and this node"
     if isinstance(error, SSLError):
         return f"no secure connection to the API server: {said}: check its certificate and the kubeconfig's authority"
-    if isinstance(error, ProtocolError | OSError):
+    if isinstance(error, ProtocolError | ConnectionError):
         return f"the connection was closed before the end of the answer: {CUT}"
-    return f"{said}: {CUT}"
+    return said if isinstance(error, OSError) else f"{said}: {CUT}"

@@ -41,7 +41,7 @@ def test_a_bare_script_of_the_named_working_folder_has_python(here, folder):
     ("env", "command"),
     [
         ({"MA_SCRIPT_INTERPRETER": "python -X dev", "PATH": "none"}, ("own.py",)),
-        ({"PATH": "bin"}, ("own.py",)),
+        ({"PATH": "bin"}, ("python3", "own.py")),
         ({"PATH": "none"}, ("python3", "own.py")),
     ],
 )

@@ -29,6 +29,9 @@ def cards(wanted: int | bool | tuple[int, ...] | None, env: dict[str, str]) -> o
         (True, {CUDA: "1,-1,2"}, (1,)),
         (True, {CUDA: "1,1,2"}, (1,)),
         (2, {"ASCEND_RT_VISIBLE_DEVICES": "4,5,6,7"}, (4, 5)),
+        (2, {"ASCEND_RT_VISIBLE_DEVICES": "4,5,6,7", CUDA: ""}, (4, 5)),
+        (2, {"ASCEND_RT_VISIBLE_DEVICES": "4,5", CUDA: "-1"}, (4, 5)),
+        (1, {"ASCEND_RT_VISIBLE_DEVICES": "4,5", CUDA: "4,5"}, (4,)),
         (2, {}, 2),
         (True, {}, True),
         ((0, 1), {CUDA: "2,3"}, (0, 1)),
@@ -55,6 +58,13 @@ def test_fewer_than_are_asked_for_are_refused(wanted: int | bool, value: str, sa
     with pytest.raises(CommandFailed) as caught:
         cards(wanted, {CUDA: value})
     assert said in str(caught.value) and caught.value.exit_code == Exit.USAGE
+
+
+def test_variables_that_name_different_cards_are_refused() -> None:
+    with pytest.raises(
+        CommandFailed, match="CUDA_VISIBLE_DEVICES=0,1 and ASCEND_RT_VISIBLE_DEVICES=4,5 name different"
+    ):
+        cards(2, {"ASCEND_RT_VISIBLE_DEVICES": "4,5", CUDA: "0,1"})
 
 
 @pytest.mark.parametrize("value", ["GPU-8f1c", "MIG-0b2d,MIG-77aa"])

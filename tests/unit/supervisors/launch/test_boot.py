@@ -90,7 +90,7 @@ def test_torchrun_on_one_node(command, handed_over):
 def test_torchrun_on_several_nodes_meets_at_the_master():
     assert line("torchrun", facts=TWO) == (
         "torchrun --nnodes=2 --nproc_per_node=8 --node_rank=1 --master_addr=node-a --master_port=6000"
-        " --rdzv_id=node-a:6000 --rdzv_backend=static train.py --lr 0.1"
+        " --rdzv_id=6000 --rdzv_backend=static train.py --lr 0.1"
     )
 
 

@@ -281,15 +281,21 @@ def test_an_mpirun_that_cannot_be_executed(cluster):
     ("program", "code", "said"),
     [
         ("no-such-program", 127, "no-such-program: not found on node 0"),
-        ("./plain", 126, "./plain: is not executable on node 0"),
+        ("PLAIN", 126, "PLAIN: is not executable on node 0"),
         ("/bin/true", 134, "mpirun ended with code 134"),
         ("-x", 134, "mpirun ended with code 134"),
+        ("-wdir /x ./train", 134, "mpirun ended with code 134"),
+        ("-path /x train", 134, "mpirun ended with code 134"),
+        ("-x PATH=/x train", 134, "mpirun ended with code 134"),
     ],
 )
-def test_a_program_that_mpirun_cannot_start_has_the_code_of_a_shell(cluster, program, code, said):
-    cluster.mpirun("touch plain; exit 134")
+def test_a_program_that_mpirun_cannot_start_has_the_code_of_a_shell(cluster, tmp_path, program, code, said):
+    """Not one that ranks find elsewhere, by options of mpirun: its own code stays."""
+    (tmp_path / "plain").touch()
+    program, said = (text.replace("PLAIN", str(tmp_path / "plain")) for text in (program, said))
+    cluster.mpirun("exit 134")
     words = ["lead", "--job-id=j", "--ready-timeout=9", "--env-file=e", "--hostfile=h", "--slots=1"]
-    lead = cluster.start("n", [*words, f"--program={program}", "--", "mpirun", program])
+    lead = cluster.start("n", [*words, f"--program={program.split()[-1]}", "--", "mpirun", *program.split()])
     assert (lead.code(), lead.said.splitlines()[-1]) == (code, f"[muster mpi] {said}")
 
 
