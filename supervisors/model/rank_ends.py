@@ -25,7 +25,9 @@ def outcome(job: Job, number: int, status: int | None, unborn: bool) -> Outcome:
     # A predecessor may have sent SIGTERM and not have lived to write so; or it came from where the stop came from.
     ours = job.terminated or ended_by_signal(status)
     if number <= SERVICE:
-        if job.stop is not None and (job.services_told or job.killed or ended_by_signal(status)):
+        # Who has served may exit with any code after a SIGTERM of that predecessor.
+        told = job.services_told or job.killed or ended_by_signal(status)
+        if job.stop is not None and (told or job.stop.cause is StopCause.SERVED):
             return Outcome.STOPPED
         return Outcome.SIGNALLED if os.WIFSIGNALED(status) else Outcome.EXITED
     if job.stop is not None and job.concluded is None and ours and job.stop.cause is not StopCause.LEFTOVERS:

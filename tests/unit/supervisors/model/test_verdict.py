@@ -8,7 +8,7 @@ from muster.probes.kernel import process
 from muster.probes.kernel.endings import describe
 from muster.supervisors.model.lifecycle import Asked, Job, Rank, Stop, Verdict
 from muster.supervisors.model.rank_ends import failed, failures, first_failure, outcome, shell_code, stop_may_come
-from muster.supervisors.model.states import Outcome, State, StopCause
+from muster.supervisors.model.states import SERVICE, Outcome, State, StopCause
 from muster.supervisors.model.verdict import not_prepared, reach, recommend, so_far
 
 EXIT_0, EXIT_7, SEGV, SEGV_CORE, TERM, KILL = 0, 7 << 8, 11, 11 | 0x80, 15, 9
@@ -61,6 +61,23 @@ STOP = {cause: Stop(cause, by="me", reason="so") for cause in StopCause}
 def test_outcome(cause, terminated, status, expected):
     job = Job(stop=STOP[cause] if cause else None, terminated=terminated)
     assert outcome(job, 0, status, unborn=False) is expected
+
+
+@pytest.mark.parametrize(
+    ("cause", "told", "status", "expected"),
+    [
+        (None, False, EXIT_0, Outcome.EXITED),
+        (StopCause.REQUESTED, False, EXIT_7, Outcome.EXITED),
+        (StopCause.REQUESTED, True, EXIT_7, Outcome.STOPPED),
+        # A predecessor told it to end, and did not live to write so.
+        (StopCause.REQUESTED, False, TERM, Outcome.STOPPED),
+        (StopCause.SERVED, False, EXIT_0, Outcome.STOPPED),
+        (StopCause.SERVED, False, EXIT_7, Outcome.STOPPED),
+    ],
+)
+def test_outcome_of_a_service(cause, told, status, expected):
+    job = Job(stop=STOP[cause] if cause else None, services_told=told)
+    assert outcome(job, SERVICE, status, unborn=False) is expected
 
 
 @pytest.mark.parametrize("cause", StopCause)
