@@ -302,7 +302,7 @@ def test_what_passes_the_rules_is_safe_to_use(any_spec):
         ({"nodes": ("a", "b", "c"), **NODES}, ("3 names for 2",)),
         ({"limits": {"files": 1.0}}, ("nofile, memlock, stack, core, nproc, memory, cpus",)),
         ({"limits": {"nofile": 0.5}}, ("0.5", "or unlimited (-1)")),
-        ({"limits": {"pids": -1.0}}, ("unlimited: must be 1 to 4194304",)),
+        ({"limits": {"pids": -1.0}}, ("unlimited: must be a whole number, 1 to 4194304",)),
         ({"limits": {"pids": 9999999.0}}, ("9999999: must",)),
         ({"limits": {"memory": -1.0}}, ("unlimited: must be above 0", "leave it out for no limit")),
         ({"umask": 0o7777}, ("0o7777", "0o777")),
