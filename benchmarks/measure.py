@@ -24,8 +24,17 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 def pss_mb(pid: int) -> float:
     """Proportional set size in MB (10^6 bytes). Raises OSError where the process is gone or not ours to read."""
+    return _rollup_mb(pid, "Pss:")
+
+
+def own_mb(pid: int) -> float:
+    """Memory that the process has written to and shares with none, in MB. Raises OSError as `pss_mb`."""
+    return _rollup_mb(pid, "Private_Dirty:")
+
+
+def _rollup_mb(pid: int, name: str) -> float:
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
+        if line.startswith(name):
             return int(line.split()[1]) * 1024 / 1e6
     return 0.0
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks import node
-from benchmarks.measure import cpu_seconds, median, pss_mb
+from benchmarks.measure import cpu_seconds, median, own_mb, pss_mb
 from benchmarks.node import BenchmarkFailed
 from benchmarks.peers import Peers
 from benchmarks.report import Row
@@ -36,7 +36,9 @@ def run(peers: Peers) -> Iterator[Row]:
             time.sleep(_SETTLE_S)
             sizes = [pss_mb(pid) for pid in supervisors]
             nursery, daemon = pss_mb(here.nursery_pid), pss_mb(here.pid)
-            note = f"largest {max(sizes):.2f} MB; nursery {nursery:.1f} MB, daemon {daemon:.1f} MB"
+            own = median([own_mb(pid) for pid in supervisors])
+            note = f"largest {max(sizes):.2f} MB, own pages {own:.2f} MB"
+            note += f"; nursery {nursery:.1f} MB, daemon {daemon:.1f} MB"
             together = sum(sizes) + nursery
             if count == 1:
                 alone = together
