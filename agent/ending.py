@@ -21,8 +21,8 @@ from muster.agent import threads
 from muster.agent.config.schema import Config
 from muster.agent.errors import ApiError, JobNotFound
 from muster.agent.host import end_signals, log_setup
+from muster.agent.host.early_signals import is_init
 from muster.agent.host.end_signals import Ask
-from muster.agent.host.pid_one import is_init
 from muster.probes.calls.heartbeat import until_tick
 from muster.supervisors.system import owner_pipe
 

@@ -332,16 +332,17 @@ class OffsetOutOfRange(ApiError):
 
 
 class RankNotRunning(ApiError):
-    """Raised for a command in a job or rank that has not started, or has ended. The message says which."""
+    """Raised for a command in, or a signal to, a job or rank that has not started, or has ended. The message says
+    which."""
 
     code = "FAILED_PRECONDITION"
     reason = "RANK_NOT_RUNNING"
 
     @classmethod
-    def of_job(cls, job_id: str, state: State) -> Self:
-        """Because the job is in this state."""
-        what = f"has ended ({state})" if state.final else f"is {state}"
-        return cls(f"job {job_id} {what}: `exec` needs a RUNNING job")
+    def of_job(cls, job_id: str, state: State, what: str = "`exec`") -> Self:
+        """Because the job is in this state, and `what` needs another."""
+        how = f"has ended ({state})" if state.final else f"is {state}"
+        return cls(f"job {job_id} {how}: {what} needs a RUNNING job")
 
 
 class SessionNotFound(ApiError):

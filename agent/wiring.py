@@ -27,7 +27,7 @@ from muster.agent.events.event_store import Event, EventStore
 from muster.agent.hang.hang_watch import HangWatch
 from muster.agent.hang.job_stacks import Stacks
 from muster.agent.host import build, heap, log_setup, systemd
-from muster.agent.host.pid_one import is_init
+from muster.agent.host.early_signals import is_init
 from muster.agent.jobs.cards.leasing import Leasing
 from muster.agent.jobs.crashes import Crashes
 from muster.agent.jobs.ended.collected_logs import CollectedLogs

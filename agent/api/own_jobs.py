@@ -36,6 +36,7 @@ _NAMED = frozenset(
         f"{PACKAGE}JobService/GetReport",
         f"{PACKAGE}JobService/GetStacks",
         f"{PACKAGE}JobService/Release",
+        f"{PACKAGE}JobService/Signal",
         _STOP,
         f"{PACKAGE}JobService/Wait",
         f"{PACKAGE}LogService/ReadLogs",

@@ -37,6 +37,7 @@ COMMANDS = {
     "run": ("run", "run", "Run a job, show its output, and exit with its exit code."),
     "service": ("service", "service", "Install or remove the systemd service of this node."),
     "stacks": ("stacks", "stacks", "Show the stack of each rank of a job: Python frames, or its wait in the kernel."),
+    "signal": ("jobs", "signal", "Send a signal to the ranks of a job."),
     "start": ("run", "start", "Start a job and print its id."),
     "status": ("look", "status", "Show a job with its ranks."),
     "stop": ("jobs", "stop", "Stop jobs and everything that they started."),
@@ -52,7 +53,7 @@ COMMANDS = {
 
 #: The commands in the order of `muster --help`.
 GROUPS = {
-    "Run": ("run", "start", "exec", "stop", "wait", "rm"),
+    "Run": ("run", "start", "exec", "signal", "stop", "wait", "rm"),
     "Look": ("ps", "status", "logs", "events", "top"),
     "Explain": ("why", "report", "stacks", "hang"),
     "Node": ("node", "check", "kube"),

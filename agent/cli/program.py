@@ -13,7 +13,7 @@ def main() -> None:
     import gc
     import signal
 
-    from muster.agent.host.pid_one import is_init, leave_when_asked
+    from muster.agent.host.early_signals import is_init, leave_when_asked
 
     if is_init():  # a container may be stopped in the imports, too
         leave_when_asked()

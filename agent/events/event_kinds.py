@@ -74,6 +74,9 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
         "job.exec_ended": EventKind(
             "a command in a rank has ended, and its first client has received that", "`session`, `exit_code`"
         ),
+        "job.signalled": EventKind(
+            "a caller had muster send a signal to ranks", "`signal`, `ranks`, `by`; `passed_on` where it was"
+        ),
         "job.suspected_hang": EventKind("the verdict of the hang rule is SUSPECT", _HANG),
         "job.hung": EventKind(
             "the verdict of the hang rule is HUNG; again once it is sure enough to act on (`action_confidence`)", _HANG

@@ -41,6 +41,7 @@ _DEADLINES = {
     "RunCommand": "longer than `time_limit` (60 s unless set): the command ends with the call",
     "RunChecks": f"{ANSWER_S:g} s; each check has its own limit",
     "GetStacks": f"{ANSWER_S:g} s",
+    "Signal": "5 s",
     "ResetCard": "none: it lasts as long as the reset, which goes on without the client",
 }
 #: What a call does when it is made twice, where the comment in the .proto file does not say it in a word.
@@ -53,6 +54,7 @@ _AGAIN = {
     "Exec": "`attach` yes, with the offsets that were received; `start` never: attach to the session instead",
     "RunCommand": "no: it runs the command each time",
     "ResetCard": "no: it resets the card each time",
+    "Signal": "no: the ranks get it each time",
     "Watch": "yes, with the last `cursor`",
     "ReadLogs": "yes, with `offsets` (and `job_offset`, `event_cursor`) behind what was received",
     "ReadNodeLogs": "yes, with `positions` (and `event_cursor`) behind what was received",

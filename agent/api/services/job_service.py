@@ -231,6 +231,13 @@ class JobService(job_pb2_grpc.JobServiceServicer):
                 entry = await self._server.registry.wait_ended(entry.job_id)
         return entry
 
+    async def Signal(self, request: job_pb2.SignalRequest, context: "_Context") -> job_pb2.SignalResponse:
+        """See job.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable, RankNotRunning."""
+        from muster.agent.api import signalling  # only now: the daemon starts sooner
+
+        entry = await self._server.readable(request.job_id)
+        return await signalling.send(entry, request, access.named(context), self._server.events)
+
     async def Wait(self, request: job_pb2.WaitRequest, context: "_Context") -> job_pb2.WaitResponse:
         """See job.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable."""
         timeout = math.inf

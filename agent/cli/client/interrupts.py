@@ -9,19 +9,20 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
-from muster.agent.cli.printing import note
 from muster.agent.host.end_signals import Ask, EndSignals
 from muster.probes.kernel import process
 
 #: Called with what is asked for and the number of the signal.
 Stop = Callable[[Ask, int], None]
+#: Called with the number of a signal for the ranks.
+PassOn = Callable[[int], None]
 
 
 class Interrupts:
     """Handles SIGINT and SIGTERM inside a `with`, and SIGHUP if asked: none of them ends the process there. A signal
     that is ignored stays so (a shell ignores SIGINT for what it starts in the background, nohup SIGHUP).
 
-    SIGUSR1 and SIGUSR2 are for the ranks, which have got them where they went to all; here they are only reported.
+    SIGUSR1 and SIGUSR2 are for the ranks, and are passed on.
 
     Outside of `calling` signals are only remembered: there is no job yet, or no job any more.
     """
@@ -48,7 +49,7 @@ class Interrupts:
                 self._before[number] = signal.signal(number, self._handle)
         for number in process.USER_SIGNALS:
             if signal.getsignal(number) is signal.SIG_DFL:
-                self._before[number] = signal.signal(number, self._report)
+                self._before[number] = signal.signal(number, self._take_for_ranks)
         return self
 
     def __exit__(
@@ -72,10 +73,10 @@ class Interrupts:
             self._taking_back = False
 
     @contextmanager
-    def calling(self, stop: Stop) -> Iterator[None]:
-        """Inside, `stop` is called in a thread for what is asked for, and was before. The third is a KeyboardInterrupt
-        here."""
-        thread = threading.Thread(target=self._serve, args=(stop,), name="interrupts", daemon=True)
+    def calling(self, stop: Stop, pass_on: PassOn) -> Iterator[None]:
+        """Inside, `stop` and `pass_on` are called in a thread for what is asked for, and was before. The third is a
+        KeyboardInterrupt here."""
+        thread = threading.Thread(target=self._serve, args=(stop, pass_on), name="interrupts", daemon=True)
         thread.start()
         self._calling = True
         try:
@@ -98,14 +99,13 @@ class Interrupts:
             self._taking_back = False
             raise KeyboardInterrupt
 
-    def _report(self, number: int, frame: FrameType | None) -> None:
+    def _take_for_ranks(self, number: int, frame: FrameType | None) -> None:
         self._asked.put((None, number))
 
-    def _serve(self, stop: Stop) -> None:
+    def _serve(self, stop: Stop, pass_on: PassOn) -> None:
         while (asked := self._asked.get()) is not None:
             ask, number = asked
             if ask is not None:
                 stop(ask, number)
             else:
-                name = signal.Signals(number).name
-                note(f"{name} is not passed on to the ranks: to have them save their state and end, send SIGTERM")
+                pass_on(number)

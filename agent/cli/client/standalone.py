@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from muster.agent.cli.client.log_claim import LogClaim
 from muster.agent.cli.exits import CommandFailed, Exit, NoDaemon, not_started
 from muster.agent.cli.printing import note
 from muster.agent.host import task_room
-from muster.agent.host.pid_one import is_init
+from muster.agent.host.early_signals import is_init
 from muster.probes.kernel import endings, process
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.paths import Root
@@ -278,11 +279,16 @@ def _spawn(root: Path, command: list[str], fds: list[int]) -> subprocess.Popen[b
     # A service manager that started us must not hear of this one.
     env = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
     name_no_folder_by_nothing(env)
-    with open(_own_log(root), "ab") as log:
-        # A process group of its own: Ctrl-C at the terminal is for us, and we stop the job.
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, pass_fds=fds, process_group=0
-        )
+    # A signal to every process of a step may come before the daemon handles it: it is blocked there until then.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, process.USER_SIGNALS)
+    try:
+        with open(_own_log(root), "ab") as log:
+            # A process group of its own: Ctrl-C at the terminal is for us, and we stop the job.
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, pass_fds=fds, process_group=0
+            )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(daemon: "subprocess.Popen[bytes]", grace_s: float, interrupts: Interrupts) -> bool:

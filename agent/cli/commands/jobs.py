@@ -1,4 +1,5 @@
-"""`muster stop`, `wait`, `rm`: commands that end a job, wait for its end, and remove what it left."""
+"""`muster stop`, `wait`, `rm`, `signal`: commands that end a job, wait for its end, remove what it left, and tell its
+ranks something."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ import click
 
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon
-from muster.agent.cli.parameters import DURATION
+from muster.agent.cli.parameters import DURATION, WHOLE
 from muster.agent.cli.printing import as_dict, emit, emit_json, format_option, note, note_failure, on_terminal
 from muster.agent.text import clean
 
@@ -171,6 +172,38 @@ def rm(address: Address, jobs: tuple[str, ...], keep_logs: bool, force: bool) ->
 
         code = _each(jobs, one)
     raise click.exceptions.Exit(code)
+
+
+@click.command(short_help="Send a signal to the ranks of a job.")
+@pass_address
+@click.argument("job", metavar="JOB")
+@click.option("-s", "--signal", "name", metavar="SIGNAL", required=True, help="Name or number: USR1, SIGUSR1, 10.")
+@click.option("-r", "--rank", "ranks", metavar="RANK", type=WHOLE, multiple=True, help="Only to this rank. Repeatable.")
+@click.option("--force", is_flag=True, help="Also to ranks that do not handle the signal, which usually ends them.")
+@format_option
+def signal(address: Address, job: str, name: str, ranks: Sequence[int], force: bool, as_json: bool) -> None:
+    """Send a signal to the ranks of a job, such as USR1 to have them save a checkpoint.
+
+    In each rank it goes to the first process that handles it: the rank's own, or the nearest below a shell or torchrun.
+    A rank in which none does is left alone and named, and the exit code is 1. To end a job, use `muster stop`.
+    """
+    from muster.agent.cli.client.calls import connect, utf8
+    from muster.agent.cli.foreground import passing_on
+    from muster.v1 import job_pb2
+
+    request = job_pb2.SignalRequest(job_id=utf8(job, "JOB"), signal=utf8(name, "--signal"), force=force)
+    request.ranks.extend(sorted(set(ranks)))
+    with connect(address) as connection:
+        answer = connection.call(connection.jobs.Signal, request)
+    missed = [one for one in answer.ranks if not one.pids]
+    if as_json:
+        emit_json(as_dict(answer))
+    else:
+        for text in passing_on.texts([one for one in answer.ranks if one.pids], answer.signal):
+            emit(f"{clean(job)}: {text}\n")
+        for text in passing_on.texts(missed, answer.signal):
+            note(f"{clean(job)}: {text}")
+    raise click.exceptions.Exit(int(Exit.FAILURE) if missed else 0)
 
 
 def _each(jobs: tuple[str, ...], one: Callable[[str], None], at_once: int = 1) -> int:

@@ -93,7 +93,7 @@ class AttachedJob:
             if self._own and failure.reason == STOPPING:  # it got the signal that we got, or only it did
                 raise not_started(self._interrupts.first or signal.SIGTERM) from None
             raise
-        with self._interrupts.calling(self._stop):
+        with self._interrupts.calling(self._stop, self._pass_on):
             if self._show:
                 note(f"job {answer.job.job_id} {'exists already' if answer.already_existed else 'accepted'}")
             try:
@@ -220,3 +220,10 @@ class AttachedJob:
             self._connection.patiently(self._connection.jobs.Stop, request, None)
         except CommandFailed as failure:
             note(f"cannot stop the job: {failure.message}")
+
+    def _pass_on(self, number: int) -> None:
+        """Called in the thread of `Interrupts`."""
+        from muster.agent.cli.foreground import passing_on
+
+        job_id = self._spec.job_id
+        passing_on.pass_on(job_id, number, lambda request: self._connection.call(self._connection.jobs.Signal, request))

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 
 from muster.agent.cli import show
 from muster.agent.cli.client import follow
@@ -13,6 +14,7 @@ from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.calls import DaemonConnection, connect
 from muster.agent.cli.client.interrupts import Interrupts
 from muster.agent.cli.exits import CommandFailed, Exit, StdoutFailed
+from muster.agent.cli.foreground import passing_on
 from muster.agent.cli.nodes.hosts import GangHost
 from muster.agent.cli.printing import note, write
 from muster.agent.host import end_signals
@@ -78,7 +80,7 @@ class GangFollow:
                 target=self._read, args=(number, part, places[part.node], sink), name=part.node, daemon=True
             )
             reader.start()
-        with self._interrupts.calling(self._order):
+        with self._interrupts.calling(self._order, self._pass_on):
             try:
                 ends = self._collect()
             except KeyboardInterrupt:
@@ -189,6 +191,12 @@ class GangFollow:
             again = "press Ctrl-C again to kill it" if number == signal.SIGINT else "another one kills it"
             note(f"{name}: killing the job on all nodes" if kill else f"{name}: stopping the job; {again}")
         self._stop(name, 0.0 if kill else None, None)
+
+    def _pass_on(self, number: int) -> None:
+        """Called in the thread of `Interrupts`."""
+        for part in self._gang.parts:
+            call = partial(part.client.call, part.client.jobs.Signal, within_s=LOOK_S)
+            passing_on.pass_on(part.spec.job_id, number, call, part.node)
 
     def _stop(self, reason: str, grace_s: float | None, among: set[int] | None) -> None:
         """Orders parts to stop, all with None. Called in two threads. A daemon that does not take the order now gets it

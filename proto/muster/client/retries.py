@@ -33,8 +33,8 @@ REPEATS: Mapping[str, bool] = MappingProxyType(
         "StartRequest": True,
         # A session that exists is attached to again.
         "ExecRequest": True,
-        # They run a command, or reset the card, each time.
-        **dict.fromkeys(("RunCommandRequest", "ResetCardRequest"), False),
+        # They run a command, reset the card, or send a signal, each time.
+        **dict.fromkeys(("RunCommandRequest", "ResetCardRequest", "SignalRequest"), False),
     }
 )
 

@@ -1914,6 +1914,104 @@ class StopResponse(_message.Message):
 Global___StopResponse: _TypeAlias = StopResponse  # noqa: Y015
 
 @_typing.final
+class SignalRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    PASSED_ON_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    signal: _builtins.str
+    """Its name, with or without SIG, or its number: "USR1", "SIGUSR1", "10"."""
+    force: _builtins.bool
+    """Also to the main process of a rank that does not handle it, which usually ends the rank."""
+    passed_on: _builtins.bool
+    """The caller got the signal itself and passes it on. If the daemon gets it, too, it went to every process of the step or group, so
+    the ranks have it; then the daemon sends nothing. It waits up to 1 s for its own.
+    """
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """None: all ranks of this node."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        signal: _builtins.str = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        force: _builtins.bool = ...,
+        passed_on: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "job_id", b"job_id", "passed_on", b"passed_on", "ranks", b"ranks", "signal", b"signal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalRequest: _TypeAlias = SignalRequest  # noqa: Y015
+
+@_typing.final
+class SignalResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANKS_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    received: _builtins.bool
+    """With `passed_on`: the daemon got the signal, too."""
+    signal: _builtins.str
+    """Its name: "SIGUSR1"."""
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SignalledRank]:
+        """Those that were asked for, in order; none if `received`."""
+
+    def __init__(
+        self,
+        *,
+        ranks: _abc.Iterable[Global___SignalledRank] | None = ...,
+        received: _builtins.bool = ...,
+        signal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranks", b"ranks", "received", b"received", "signal", b"signal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalResponse: _TypeAlias = SignalResponse  # noqa: Y015
+
+@_typing.final
+class SignalledRank(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    PIDS_FIELD_NUMBER: _builtins.int
+    WHY_NOT_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    why_not: _builtins.str
+    """For people: "no process there has a handler, and the signal would end it"."""
+    @_builtins.property
+    def pids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Processes that got it. Empty: none did, see `why_not`."""
+
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        pids: _abc.Iterable[_builtins.int] | None = ...,
+        why_not: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pids", b"pids", "rank", b"rank", "why_not", b"why_not"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalledRank: _TypeAlias = SignalledRank  # noqa: Y015
+
+@_typing.final
 class WaitRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -54,6 +54,11 @@ class JobServiceStub(object):
                 request_serializer=muster_dot_v1_dot_job__pb2.StopRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_job__pb2.StopResponse.FromString,
                 _registered_method=True)
+        self.Signal = channel.unary_unary(
+                '/muster.v1.JobService/Signal',
+                request_serializer=muster_dot_v1_dot_job__pb2.SignalRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_job__pb2.SignalResponse.FromString,
+                _registered_method=True)
         self.Wait = channel.unary_unary(
                 '/muster.v1.JobService/Wait',
                 request_serializer=muster_dot_v1_dot_job__pb2.WaitRequest.SerializeToString,
@@ -118,6 +123,16 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Signal(self, request, context):
+        """Sends a signal to the ranks of a job, such as SIGUSR1 to have them save a checkpoint; it never ends a job by accident. In each
+        rank it goes to the first process that handles it: the rank's own, or the nearest of its descendants behind a shell or torchrun.
+        A rank in which no process handles it gets it only with `force`. FAILED_PRECONDITION / RANK_NOT_RUNNING if no rank runs. Each
+        call sends it again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Wait(self, request, context):
         """Returns when the job has ended, or after `timeout` (`ended = false`).
         """
@@ -177,6 +192,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.Stop,
                     request_deserializer=muster_dot_v1_dot_job__pb2.StopRequest.FromString,
                     response_serializer=muster_dot_v1_dot_job__pb2.StopResponse.SerializeToString,
+            ),
+            'Signal': grpc.unary_unary_rpc_method_handler(
+                    servicer.Signal,
+                    request_deserializer=muster_dot_v1_dot_job__pb2.SignalRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_job__pb2.SignalResponse.SerializeToString,
             ),
             'Wait': grpc.unary_unary_rpc_method_handler(
                     servicer.Wait,
@@ -312,6 +332,33 @@ class JobService(object):
             '/muster.v1.JobService/Stop',
             muster_dot_v1_dot_job__pb2.StopRequest.SerializeToString,
             muster_dot_v1_dot_job__pb2.StopResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Signal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.JobService/Signal',
+            muster_dot_v1_dot_job__pb2.SignalRequest.SerializeToString,
+            muster_dot_v1_dot_job__pb2.SignalResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -71,6 +71,12 @@ class JobServiceStub:
     processes still hold them (`Job.held_by`), or after `timeout` (then the job is still STOPPING and `ended` is false; this is not
     an error). Idempotent: for an ended job it returns the job; a second Stop with a shorter grace period shortens the first.
     """
+    Signal: _grpc.UnaryUnaryMultiCallable[_job_pb2.SignalRequest, _job_pb2.SignalResponse]
+    """Sends a signal to the ranks of a job, such as SIGUSR1 to have them save a checkpoint; it never ends a job by accident. In each
+    rank it goes to the first process that handles it: the rank's own, or the nearest of its descendants behind a shell or torchrun.
+    A rank in which no process handles it gets it only with `force`. FAILED_PRECONDITION / RANK_NOT_RUNNING if no rank runs. Each
+    call sends it again.
+    """
     Wait: _grpc.UnaryUnaryMultiCallable[_job_pb2.WaitRequest, _job_pb2.WaitResponse]
     """Returns when the job has ended, or after `timeout` (`ended = false`)."""
     Release: _grpc.UnaryUnaryMultiCallable[_job_pb2.ReleaseRequest, _job_pb2.ReleaseResponse]
@@ -104,6 +110,12 @@ class JobServiceAsyncStub(JobServiceStub):
     including descendants that left their group. Returns when the job has ended and its cards are free, or when muster knows which
     processes still hold them (`Job.held_by`), or after `timeout` (then the job is still STOPPING and `ended` is false; this is not
     an error). Idempotent: for an ended job it returns the job; a second Stop with a shorter grace period shortens the first.
+    """
+    Signal: _aio.UnaryUnaryMultiCallable[_job_pb2.SignalRequest, _job_pb2.SignalResponse]  # type: ignore[assignment]
+    """Sends a signal to the ranks of a job, such as SIGUSR1 to have them save a checkpoint; it never ends a job by accident. In each
+    rank it goes to the first process that handles it: the rank's own, or the nearest of its descendants behind a shell or torchrun.
+    A rank in which no process handles it gets it only with `force`. FAILED_PRECONDITION / RANK_NOT_RUNNING if no rank runs. Each
+    call sends it again.
     """
     Wait: _aio.UnaryUnaryMultiCallable[_job_pb2.WaitRequest, _job_pb2.WaitResponse]  # type: ignore[assignment]
     """Returns when the job has ended, or after `timeout` (`ended = false`)."""
@@ -159,6 +171,18 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         including descendants that left their group. Returns when the job has ended and its cards are free, or when muster knows which
         processes still hold them (`Job.held_by`), or after `timeout` (then the job is still STOPPING and `ended` is false; this is not
         an error). Idempotent: for an ended job it returns the job; a second Stop with a shorter grace period shortens the first.
+        """
+
+    @_abc_1.abstractmethod
+    def Signal(
+        self,
+        request: _job_pb2.SignalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_pb2.SignalResponse, _abc.Awaitable[_job_pb2.SignalResponse]]:
+        """Sends a signal to the ranks of a job, such as SIGUSR1 to have them save a checkpoint; it never ends a job by accident. In each
+        rank it goes to the first process that handles it: the rank's own, or the nearest of its descendants behind a shell or torchrun.
+        A rank in which no process handles it gets it only with `force`. FAILED_PRECONDITION / RANK_NOT_RUNNING if no rank runs. Each
+        call sends it again.
         """
 
     @_abc_1.abstractmethod

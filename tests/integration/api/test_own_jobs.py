@@ -319,6 +319,7 @@ def test_a_user_reaches_their_own_job_and_no_other(owned: Daemon, alice: User) -
             (owned.jobs.Get, job_pb2.GetRequest(job_id=job)),
             (owned.jobs.Stop, job_pb2.StopRequest(job_id=job)),
             (owned.jobs.Wait, job_pb2.WaitRequest(job_id=job)),
+            (owned.jobs.Signal, job_pb2.SignalRequest(job_id=job, signal="KILL", force=True)),
             (owned.jobs.Delete, job_pb2.DeleteRequest(job_id=job, force=True)),
             (owned.jobs.GetReport, job_pb2.GetReportRequest(job_id=job)),
             (owned.jobs.GetReport, job_pb2.GetReportRequest(job_id=job, whole=True)),
@@ -411,6 +412,7 @@ def test_every_other_call_is_for_admins(owned: Daemon, alice: User) -> None:
         "RunCommand",
         "EndSession",
         "Release",
+        "Signal",
     }
     for method in METHODS:
         # No record is of the caller's: nothing comes.

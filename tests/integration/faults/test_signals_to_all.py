@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import BIN, alive, eventually
-from tests.standalone import running
+from tests.standalone import Run, running
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -223,18 +223,51 @@ def test_no_process_remains_after_the_end_of_the_command(short_tmp: Path, killed
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: signal.Signals(number).name)
 @pytest.mark.parametrize("who", [("client",), ("client", "daemon", "nursery", "ranks")], ids=" ".join)
-def test_a_signal_for_ranks_ends_nobody_else(short_tmp: Path, who: tuple[str, ...], number: signal.Signals) -> None:
+def test_a_signal_for_ranks_reaches_each_of_them_once_and_ends_nobody_else(
+    short_tmp: Path, who: tuple[str, ...], number: signal.Signals
+) -> None:
     """As Slurm sends before a time limit, so that ranks save their state."""
-    script = f"trap 'echo saved; exit 0' {number.name[3:]}; echo up; while :; do sleep 0.05; done"
-    with running(short_tmp, script) as run:
+    name = number.name[3:]
+    script = f"trap 'echo saved' {name}; echo up; while [ ! -e go ]; do sleep 0.05; done"
+    with running(short_tmp, script, "--workdir", str(short_tmp)) as run:
         run.send(*who, number=number)
-        if "ranks" not in who:
-            run.send("client")
+        assert run.process.stderr is not None
+        told = run.process.stderr.readline().decode()
+        (short_tmp / "go").touch()
         code, out, err = run.end()
-        assert f"muster: {number.name} is not passed on to the ranks: to have them save their state and end, send " in (
-            "\n".join(err)
-        )
-        if "ranks" in who:
-            assert (code, sum("saved" in line for line in out)) == (0, 2), err
-        else:
-            assert any("job x STOPPED: stopped by" in line for line in err), err
+        assert (code, sum("saved" in line for line in out)) == (0, 2), err
+        everybody = len(who) > 1
+        assert told == f"muster: {number.name}{': the ranks have got it, too' if everybody else ' sent to ranks 0-1'}\n"
+
+
+def test_a_signal_that_would_end_ranks_is_not_passed_on(short_tmp: Path) -> None:
+    with running(short_tmp, "echo up; while [ ! -e go ]; do sleep 0.05; done", "--workdir", str(short_tmp)) as run:
+        run.send("client", number=signal.SIGUSR1)
+        assert run.process.stderr is not None
+        told = run.process.stderr.readline().decode()
+        (short_tmp / "go").touch()
+        code, _, err = run.end()
+        assert code == 0, err
+        what = "no process there has a handler, and the signal would end it"
+        assert told == f"muster: SIGUSR1 not sent to ranks 0-1: {what}\n"
+
+
+def test_a_daemon_that_just_starts_does_not_end_by_a_signal_for_ranks(short_tmp: Path) -> None:
+    run = Run(short_tmp, "echo up; while [ ! -e go ]; do sleep 0.05; done", "--workdir", str(short_tmp))
+    try:
+        children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children")
+        sent = 0
+        end = time.monotonic() + 60
+        while time.monotonic() < end and sent < 500:  # from its first moment on
+            for pid in map(int, children.read_text().split()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGUSR1)
+                sent += 1
+        run.wait_up()
+        (short_tmp / "go").touch()
+        code, _, err = run.end()
+        assert (sent, code) == (500, 0), err
+    finally:
+        run.process.kill()
+        run.process.communicate()
+        eventually(run.gone, 60, "nothing of it is left")

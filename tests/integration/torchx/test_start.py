@@ -159,7 +159,7 @@ class SlowNode(job_pb2_grpc.JobServiceServicer):
     def List(self, request: Any, context: Any) -> Any:
         return job_pb2.ListResponse()
 
-    Wait = GetReport = GetStacks = List
+    Wait = Signal = GetReport = GetStacks = List
 
     def Stop(self, request: Any, context: Any) -> Any:
         self.calls.append(f"Stop {request.job_id}")

@@ -1,0 +1,40 @@
+"""A signal for the ranks that came to the command: passed on to them, and what became of it."""
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+
+from muster.agent.cli.exits import CommandFailed
+from muster.agent.cli.printing import note
+from muster.agent.text import clean, ranks
+from muster.client import MusterError
+from muster.v1 import job_pb2
+
+
+def pass_on(
+    job_id: str, number: int, call: Callable[[job_pb2.SignalRequest], job_pb2.SignalResponse], node: str = ""
+) -> None:
+    """Has the daemon send it to the ranks that handle it, unless they have it from where the command has it. `call`
+    makes the call. Never raises because of it: the job goes on."""
+    where, name = f"{node}: " if node else "", signal.Signals(number).name
+    request = job_pb2.SignalRequest(job_id=job_id, signal=name, passed_on=True)
+    try:
+        answer = call(request)
+    except (CommandFailed, MusterError) as failure:
+        note(f"{where}{name} is not passed on: {getattr(failure, 'message', failure)}")
+        return
+    if answer.received:
+        note(f"{where}{name}: the ranks have got it, too")
+    for text in texts(answer.ranks, answer.signal):
+        note(f"{where}{text}")
+
+
+def texts(answers: Sequence[job_pb2.SignalledRank], name: str) -> Iterator[str]:
+    """Lines for people: which ranks got it, and which did not, why."""
+    if got := [one.rank for one in answers if one.pids]:
+        yield f"{name} sent to {ranks(got)}"
+    missed: dict[str, list[int]] = {}
+    for one in answers:
+        if not one.pids:
+            missed.setdefault(clean(one.why_not), []).append(one.rank)
+    for why, which in missed.items():
+        yield f"{name} not sent to {ranks(which)}: {why}"
