@@ -10,6 +10,7 @@ from muster.agent.events.event_store import Event, EventStore
 from muster.agent.host import early_signals
 from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.live import rank_signals
+from muster.probes.kernel import endings
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.spec import Violation
 from muster.v1 import job_pb2
@@ -23,7 +24,7 @@ _LOOK_S = 0.05
 async def send(entry: Entry, request: job_pb2.SignalRequest, by: str, events: EventStore) -> job_pb2.SignalResponse:
     """Sends it and tells of it. Raises InvalidRequest, RankNotRunning."""
     number, ranks = _asked(entry, request)
-    name = rank_signals.name_of(number)
+    name = endings.signal_name(number)
     if request.passed_on and await _received(number):
         return job_pb2.SignalResponse(received=True, signal=name)
     sent = await threads.run(lambda: rank_signals.send(ranks, number, force=request.force))

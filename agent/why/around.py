@@ -31,6 +31,8 @@ SAME_S = 5.0
 SHOWN_AFTER_S = 60.0
 #: The kernel killed a process because memory ran out: not a fault of the node, but a possible cause.
 OOM_KILL = "OOM_KILL"
+#: Somebody had muster send a signal to ranks.
+SIGNALLED = "job.signalled"
 HANG = ("job.suspected_hang", "job.hung", "job.driver_hang", "job.recovered")
 SLOW = ("job.slow_rank", "job.slow_rank_cleared")
 #: The daemon came, or went.
@@ -40,6 +42,7 @@ _OF_JOB = frozenset(
     {
         *HANG,
         *SLOW,
+        SIGNALLED,
         "job.warning",
         "job.output_lost",
         "job.taken_over",

@@ -263,7 +263,7 @@ def _jobs(to: Recorder) -> None:
     to.call("JobService/Delete", {"jobId": "train-5"})
     saves = _spec("train-4", ["sh", "-c", "trap 'exit 0' USR1; echo ready; while :; do sleep 0.1; done"])
     to.call("JobService/Start", {"spec": saves}, keep=False)
-    eventually(lambda: "ready" in _output(to, "train-4"))
+    eventually(lambda: "ready" in _output(to, "train-4") and _state(to, "train-4") == "JOB_STATE_RUNNING")
     to.call("JobService/Signal", {"jobId": "train-4", "signal": "USR1"})
     to.call("JobService/Wait", {"jobId": "train-4"}, keep=False)
     to.call("JobService/Signal", {"jobId": "train-4", "signal": "USR1"})

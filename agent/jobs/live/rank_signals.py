@@ -40,14 +40,6 @@ def number_of(text: str) -> int:
     raise ValueError(f"{text!r} is not a signal: USR1, SIGUSR1 and 10 are")
 
 
-def name_of(number: int) -> str:
-    """SIGUSR1; SIGRTMIN+3 for those without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
-
-
 def send(ranks: Sequence[Rank], number: int, *, force: bool) -> list[Signalled]:
     """Sends it. `force`: to the main process of a rank where none handles it, too. Blocks for as long as a look at all
     processes of the node takes. Raises OSError where there is no descriptor to be had."""

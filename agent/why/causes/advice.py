@@ -64,6 +64,9 @@ TABLE: dict[tuple[str, SeenIn], Advice] = {
     ("unknown", SeenIn.SIGNAL): Advice(
         _HERE, "a signal from outside the job ended a process of it, and no fault of the job or the node is known"
     ),
+    ("stop", SeenIn.SIGNAL): Advice(
+        _HERE, "somebody ended a rank through muster, and no fault of the job or the node is known"
+    ),
     ("job", SeenIn.OUTPUT): Advice(_FAIL, "the program itself failed, and no fault of the node is known"),
 }
 
@@ -169,6 +172,8 @@ def _of(cause: Cause) -> Advice | None:
 
 def _outweighs(cause: Cause, facts: Facts, blamed: Rank | None) -> bool:
     """Whether the cause counts more than how the rank that is to blame ended."""
+    if cause.kind == "stop":
+        return True
     if cause.seen is SeenIn.SIGNAL:  # the supervisor knows what a signal to the rank itself means
         killed = facts.first if cause.rank is None else facts.job.rank(cause.rank)
         return killed is not None and killed.outcome is Outcome.EXITED

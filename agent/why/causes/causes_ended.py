@@ -5,7 +5,7 @@ import signal
 
 from muster.agent.text import ranks, size
 from muster.agent.why import curves
-from muster.agent.why.around import OOM_KILL, near
+from muster.agent.why.around import OOM_KILL, SIGNALLED, near
 from muster.agent.why.causes import causes_said, sign_words
 from muster.agent.why.causes.found import CERTAIN, HIGH, LOW, MEDIUM, NONE, Cause, SeenIn, remedy
 from muster.agent.why.facts import Facts
@@ -28,6 +28,8 @@ _SIGNALS = {
 }
 #: Seconds within which the order of two ends says nothing about which led to the other.
 SAME_END_S = 0.5
+#: A signal without a handler ends a process at once, unless that hangs in the kernel.
+SENT_S = 10.0
 #: How a container gets more shared memory, as a clause.
 _SHM = "--shm-size or --ipc=host gives it more (Kubernetes: an emptyDir with `medium: Memory` at /dev/shm)"
 #: What to do about a job that needs more memory than it may use.
@@ -154,6 +156,22 @@ def lost(facts: Facts) -> Cause | None:
         return None
     text = f"the exit status of rank {first.rank} is unknown: {first.detail or 'no process of muster saw it end'}"
     return Cause(text, NONE, "muster", ("Read its output; restart the job from its checkpoint.",))
+
+
+def sent_through_muster(facts: Facts) -> Cause | None:
+    """The rank that failed first died of a signal that somebody had muster send to it (`muster signal --force`) just
+    before."""
+    rank = facts.first
+    if rank is None or rank.outcome is not Outcome.SIGNALLED or rank.status is None:
+        return None
+    name = endings.signal_name(os.WTERMSIG(rank.status))
+    for event in reversed(facts.events.kept):
+        of_it = event.kind == SIGNALLED and str(rank.rank) in event.attributes.get("ranks", "").split(",")
+        before = rank.ended_at - event.time
+        if of_it and event.attributes.get("signal") == name and -SAME_END_S <= before <= SENT_S:
+            text = f"rank {rank.rank} died of {name}, which {event.attributes.get('by', 'somebody')} had muster send"
+            return Cause(text, CERTAIN, "stop", seen=SeenIn.SIGNAL, rank=rank.rank)
+    return None
 
 
 def by_signal(facts: Facts, rank: Rank | None) -> Cause | None:

@@ -57,6 +57,7 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
     if facts.job.state is State.STOPPED or rank_ends.is_timed_out(facts.job):
         yield causes_ended.stopped(facts)
         return
+    yield causes_ended.sent_through_muster(facts)
     yield causes_ended.on_other_node(facts)
     yield causes_ended.without_service(facts)
     yield causes_ended.not_begun(facts)

@@ -37,6 +37,12 @@ def send(daemon: Daemon, name: str, job_id: str = "x", **more: object) -> list[j
     return list(daemon.jobs.Signal(request, timeout=60).ranks)
 
 
+def up(daemon: Daemon, ranks: int, count: int = 1) -> None:
+    """Until the ranks have their handlers, and the daemon knows that they run."""
+    eventually(lambda: all(said(daemon, rank, "up") == count for rank in range(ranks)))
+    daemon.until_running("x")
+
+
 def said(daemon: Daemon, rank: int, word: str) -> int:
     return daemon.output(daemon.get("x"), rank).decode().split().count(word)
 
@@ -60,7 +66,7 @@ def refusal(call: Callable[[], object]) -> client.Failure:
 def test_the_first_process_that_handles_it_gets_it(daemon: Daemon, program: Path, around: tuple[str, ...]) -> None:
     command = [word.format(python=sys.executable, program=program) for word in around]
     daemon.run(*command, job_id="x", ranks=2)
-    eventually(lambda: all(said(daemon, rank, "up") == 2 for rank in range(2)))
+    up(daemon, 2, 2)
     first, second = send(daemon, "USR1")
     assert (first.rank, second.rank) == (0, 1) and len(first.pids) == len(second.pids) == 1
     eventually(lambda: all(said(daemon, rank, "saved") for rank in range(2)))
@@ -87,12 +93,14 @@ def test_a_rank_that_does_not_handle_it_lives_on(daemon: Daemon) -> None:
     assert list(one.pids) == [job.ranks[1].pid]
     ended = daemon.wait("x")
     assert ended.verdict.exit_code == 128 + signal.SIGUSR1
+    assert ended.verdict.cause.startswith("rank 1 died of SIGUSR1, which ")
+    assert ended.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE
     assert refusal(lambda: send(daemon, "USR1")).reason == "RANK_NOT_RUNNING"
 
 
 def test_one_that_ignores_it_is_named(daemon: Daemon) -> None:
     daemon.run("sh", "-c", "trap '' USR1; echo up; exec sleep 1000", job_id="x")
-    eventually(lambda: said(daemon, 0, "up"))
+    up(daemon, 1)
     (one,) = send(daemon, "USR1")
     assert (list(one.pids), one.why_not) == ([], "ignored there")
 
@@ -112,7 +120,7 @@ def test_what_is_wrong_is_refused(daemon: Daemon) -> None:
 def test_a_signal_that_the_daemon_got_too_is_sent_once(daemon: Daemon) -> None:
     """The ranks have it then from where the daemon has it."""
     daemon.run("sh", "-c", SHELL, job_id="x")
-    eventually(lambda: said(daemon, 0, "up"))
+    up(daemon, 1)
     request = job_pb2.SignalRequest(job_id="x", signal="USR1", passed_on=True)
     assert not daemon.jobs.Signal(request, timeout=60).received
     eventually(lambda: said(daemon, 0, "saved") == 1)
@@ -132,7 +140,7 @@ def test_the_command(daemon: Daemon) -> None:
         return done.returncode, done.stdout, done.stderr
 
     daemon.run("sh", "-c", f'if [ "$RANK" = 2 ]; then echo up; exec sleep 1000; fi; {SHELL}', job_id="x", ranks=3)
-    eventually(lambda: all(said(daemon, rank, "up") for rank in range(3)))
+    up(daemon, 3)
     code, out, err = muster("-s", "usr1", "x")
     assert (code, out) == (1, "x: SIGUSR1 sent to ranks 0-1\n")
     assert err == (

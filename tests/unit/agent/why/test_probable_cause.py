@@ -659,6 +659,30 @@ def test_a_signal(number: int, words: str, confidence: str) -> None:
     assert words in cause.text and cause.confidence == confidence
 
 
+@pytest.mark.parametrize(
+    ("to", "name", "before", "by_muster"),
+    [
+        ("0", "SIGUSR1", 0.1, True),
+        ("0,1", "SIGUSR1", 3.0, True),
+        ("1", "SIGUSR1", 0.1, False),
+        ("10", "SIGUSR1", 0.1, False),
+        ("0", "SIGUSR2", 0.1, False),
+        ("0", "SIGUSR1", 600.0, False),
+    ],
+)
+def test_a_signal_that_somebody_had_muster_send(to: str, name: str, before: float, by_muster: bool) -> None:
+    told = {"signal": name, "ranks": to, "by": "root (uid 0, pid 7)"}
+    event = Event(ZERO - before, "job.signalled", "job", attributes=told)
+    killed = rank(0, Outcome.SIGNALLED, killed=signal.SIGUSR1)
+    early = Verdict(138, "it failed", 0, recommendation="FAIL")
+    known = replace(facts(killed, victim(1), signs=(sign("python-exception"),), verdict=early), events=Events((event,)))
+    cause = causes(known)[0]
+    assert (cause.kind == "stop") is by_muster
+    if by_muster:
+        assert cause.text == "rank 0 died of SIGUSR1, which root (uid 0, pid 7) had muster send"
+        assert advise(known, [cause]).action == "RETRY_HERE"
+
+
 @pytest.mark.parametrize(("code", "name"), [(137, "SIGKILL"), (139, "SIGSEGV"), (143, "SIGTERM")])
 def test_a_shell_tells_the_signal_of_its_child(code: int, name: str) -> None:
     cause = causes(facts(rank(0, Outcome.EXITED, code=code)))[0]
