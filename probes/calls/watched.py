@@ -1,7 +1,8 @@
 """Calls that may hang for ever (a dead NFS server, a resolver, a sick driver), each in a thread that nothing waits for.
 
 anyio's worker threads do not serve here: an abandoned one keeps its place in the limiter that the rest of the daemon
-shares, and being no daemon thread it would keep the process from ending. A thread of this module can do neither.
+shares, and being no daemon thread it would keep the process from ending. A thread of this module can do neither. One
+whose call has returned serves the next: to start a thread costs more than most of the calls.
 """
 
 import asyncio
@@ -10,13 +11,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import field
-from typing import Generic, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
 import anyio
 
 from muster.probes.kernel.dataclass import dataclass
 
 T = TypeVar("T")
+
+#: How many threads without a call are kept, and for how many seconds: the daemon's periods are up to 15 s.
+RESTING, REST_S = 2, 20.0
 
 
 class StillHanging(Exception):
@@ -67,10 +72,56 @@ class _WatchedCall(Generic[T]):
         return self.values[0]
 
 
+class _Thread:
+    """Makes one call after another."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[_WatchedCall[Any]] = SimpleQueue()
+
+    @classmethod
+    def make(cls, call: _WatchedCall[Any]) -> None:
+        """Begins the call. Raises RuntimeError where no thread can be had."""
+        with _lock:
+            thread = _resting.pop() if _resting else None
+        if thread is None:
+            thread = cls()
+            threading.Thread(target=thread._work, name=_name(call), daemon=True).start()
+        thread._calls.put(call)
+
+    def _work(self) -> None:
+        while (call := self._next()) is not None:
+            threading.current_thread().name = _name(call)
+            call.run()
+            del call  # and with it what it holds
+            with _lock:
+                if len(_resting) >= RESTING:
+                    return
+                _resting.append(self)
+
+    def _next(self) -> _WatchedCall[Any] | None:
+        """None: nobody wants anything any more."""
+        try:
+            return self._calls.get(timeout=REST_S)
+        except Empty:
+            with _lock:
+                if self in _resting:
+                    _resting.remove(self)
+                    return None
+            return self._calls.get()  # on its way, since just now
+
+
+#: Those without a call, the last of which is the next to get one; `_lock` guards it.
+_resting: list[_Thread] = []
+
+
+def _name(call: _WatchedCall[Any]) -> str:
+    return f"probe {call.what}"
+
+
 async def call(
     what: str, function: Callable[[], T], *, on_cancel: Callable[[], None] | None = None, linger_s: float = 0.0
 ) -> T:
-    """The result of `function()`, run in a thread of its own.
+    """The result of `function()`, run in a thread that does nothing else meanwhile.
 
     When the caller is cancelled (a deadline), `on_cancel` is called to make the function return early, the call waits
     for that at most `linger_s` seconds, and else leaves the thread behind. `what` names the thing that may hang. Raises
@@ -83,7 +134,7 @@ async def call(
         raise StillHanging(what, time.monotonic() - since)
     job = _WatchedCall(what, function, asyncio.get_running_loop())
     try:
-        threading.Thread(target=job.run, name=f"probe {what}", daemon=True).start()
+        _Thread.make(job)
     except RuntimeError as error:
         raise OSError(errno.EAGAIN, f"no thread can be started: {error}") from None
     try:

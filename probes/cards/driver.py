@@ -197,14 +197,15 @@ class Driver:
         return await self.open()
 
     async def close(self) -> None:
-        """Gives the driver back; where a call still hangs in it, it stays open. Returns within the deadline."""
+        """Gives the driver back, for the end of this process; where a call is still in it, as the wait for events,
+        it stays open. Returns within the deadline."""
         self._closed = True
         self._generation += 1
         self._backend = None
         limit = min(_CLOSE_S, self._settings().driver_deadline_s)
-        await self._listening.close(limit / 2)
+        self._listening.leave()
         if not self.call_threads.busy:
-            await self.call_threads.run({_WHOLE: self._finder.close}, limit / 2)
+            await self.call_threads.run({_WHOLE: self._finder.close}, limit)
         self.call_threads.close()
 
     # --- opening ------------------------------------------------------------------------------------------------------
@@ -338,7 +339,7 @@ class Driver:
         """Makes the next view of what became of the calls in `waited_s` seconds."""
         view, ledger = self._view, self._ledger
         values: dict[int, Seen[Any]] = dict(getattr(view, what.value))
-        cards = dict(view.cards)
+        cards = view.cards
         for index, outcome in outcomes.items():
             if isinstance(outcome, Answer):
                 described, values[index] = outcome.value
@@ -357,7 +358,7 @@ class Driver:
                 self._view = View(view.kind, view.version, cards, driver=Sick(error.trouble, str(error), time.time()))
                 return
             if error.trouble is Trouble.ELSEWHERE:
-                cards.pop(index, None)
+                cards = {other: card for other, card in cards.items() if other != index}
                 self._unknown.discard(index)
             elif isinstance(outcome, CallFailure) or outcome.running_s is None:
                 ledger.failed(index, what, error)
@@ -367,7 +368,12 @@ class Driver:
             self._nobody_answers = all(isinstance(outcome, CallFailure) for outcome in outcomes.values())
             if not self._nobody_answers:
                 self._backoff.reset()
-        changed: dict[str, Any] = {what.value: values, "cards": cards, "sick": ledger.sick(cards)}
+        changed: dict[str, Any] = {what.value: values}
+        # Who works with these looks again when they are others, and that costs more than this look.
+        if cards is not view.cards:
+            changed["cards"] = cards
+        if (sick := ledger.sick(cards)) != view.sick:
+            changed["sick"] = sick
         if ledger.hanging:
             for name in _VALUES:
                 kept = changed.get(name, getattr(view, name))

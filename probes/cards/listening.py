@@ -8,9 +8,9 @@ import anyio
 
 from muster.probes.cards.accelerator import Backend, CardEvent, DriverError, Trouble
 
-#: In seconds: so long one call waits, which is as long as a close takes; so long a quiet driver reports
+#: In seconds: so long one call waits, which is how long it takes to leave the library; so long a quiet driver reports
 #: nothing; and the pause after a driver did not let us wait, and has nothing to wait for.
-_WAIT_S, _QUIET_S, _FAILED_S, _NOT_TOLD_S = 0.5, 60.0, 5.0, 60.0
+_WAIT_S, _QUIET_S, _FAILED_S, _NOT_TOLD_S = 2.0, 60.0, 5.0, 60.0
 #: muster drops events that were not fetched, oldest first.
 _KEPT = 4096
 
@@ -48,10 +48,14 @@ class Listening:
             await anyio.sleep(_NOT_TOLD_S if untold else _FAILED_S)
         return found
 
-    async def close(self, limit_s: float) -> None:
-        """Lets the thread go and waits until it has left the library, at most so many seconds."""
+    def leave(self) -> None:
+        """Lets the thread go, which leaves the library within _WAIT_S."""
         self._wanted = None
         self._news.set()  # who fetches need not wait any longer
+
+    async def close(self, limit_s: float) -> None:
+        """The same, and waits until it has left, at most so many seconds."""
+        self.leave()
         self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
         with anyio.move_on_after(limit_s):
             while self._alive:

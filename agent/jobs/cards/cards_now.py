@@ -2,6 +2,8 @@
 
 import functools
 import json
+import operator
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -18,8 +20,9 @@ from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.supervision_errors import explain
 from muster.supervisors.system import trust
 
-#: Seconds between two looks at the cards.
-LOOK_S = 1.0
+#: Seconds between two looks at whether the driver lists other cards, or the job has others; and between two at the
+#: device nodes, of which the driver says nothing.
+LOOK_S, NODES_S = 1.0, 15.0
 
 _log = structlog.get_logger(__name__)
 
@@ -32,32 +35,46 @@ class CardsKept:
         self._entry = entry
         self._leasing = leasing
         self._threads = threads.Pool(1)
+        self._written: CardsNow | None = None
+        self._is_read = False
 
     async def run(self) -> None:
         """Writes the file at each change, until cancelled."""
-        path, written = self._entry.paths.cards_now, None
-        is_read = False
+        seen: tuple[object, ...] = ()
+        until = 0.0
         try:
             while True:
-                now = None if self._entry.damaged else self._leasing.cards_now(self._entry)
-                if now is not None and not is_read:
-                    written = await self._threads.run(_read, path)
-                    is_read = True
-                # Without the file the supervisor uses the journal.
-                if now is not None and now != (written or _told(self._entry.job)):
-                    try:
-                        write = functools.partial(state_file.write, path, now.written(process.boot_id()), synced=False)
-                        await self._threads.run(write)
-                        written = now
-                        self._note("")
-                    except OSError as error:
-                        self._note(
-                            f"{path}: cannot write it: {explain(error)}; the driver renumbered the cards, and a "
-                            "restart of the job would use the old numbers"
-                        )
+                before, seen = seen, (self._entry.damaged, *self._leasing.cards_seen(self._entry))
+                now = anyio.current_time()
+                if now >= until or not _are_same(before, seen):
+                    until = now + NODES_S if await self._keep() else now
                 await anyio.sleep(until_tick(LOOK_S))
         finally:
             self._entry.note("cards", "")
+
+    async def _keep(self) -> bool:
+        """Looks once; false where the file could not be written."""
+        now = None if self._entry.damaged else self._leasing.cards_now(self._entry)
+        if now is None:
+            return True
+        path = self._entry.paths.cards_now
+        if not self._is_read:
+            self._written = await self._threads.run(_read, path)
+            self._is_read = True
+        # Without the file the supervisor uses the journal.
+        if now != (self._written or _told(self._entry.job)):
+            try:
+                write = functools.partial(state_file.write, path, now.written(process.boot_id()), synced=False)
+                await self._threads.run(write)
+                self._written = now
+                self._note("")
+            except OSError as error:
+                self._note(
+                    f"{path}: cannot write it: {explain(error)}; the driver renumbered the cards, and a "
+                    "restart of the job would use the old numbers"
+                )
+                return False
+        return True
 
     def _note(self, text: str) -> None:
         if text == (self._entry.notes or {}).get("cards", ""):
@@ -66,6 +83,11 @@ class CardsKept:
             _log.warning("job.cards_unwritten", job=self._entry.job_id, text=text)
         self._entry.note("cards", text)
         self._entry.wake()
+
+
+def _are_same(before: Sequence[object], seen: Sequence[object]) -> bool:
+    """Whether they are the same objects."""
+    return len(before) == len(seen) and all(map(operator.is_, before, seen))
 
 
 def _told(job: Job) -> CardsNow:

@@ -188,6 +188,12 @@ class Leasing:
             bind=self._config().cards.bind_cpus == "affinity",
         )
 
+    def cards_seen(self, entry: Entry) -> tuple[object, ...]:
+        """What `cards_now` goes by, but for the device nodes: as long as these are the same objects, so is what it
+        says."""
+        view, job = self._driver.view, entry.job
+        return view.kind, view.cards, view.sick, view.driver, self._driver.opened, job.cards, job.card_uuids
+
     def cards_now(self, entry: Entry) -> CardsNow | None:
         """The present numbers of the job's cards for its processes; None if the driver does not report them."""
         view, job = self._driver.view, entry.job

@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from muster.probes.calls import watched
+from tests.unit.waiting import until
 
 
 async def test_result_and_error_come_back():
@@ -35,6 +36,39 @@ async def test_an_abandoned_call_is_not_made_again_until_it_returns():
     assert len(runs) == 2
 
 
+async def test_a_thread_whose_call_has_returned_makes_the_next_one():
+    async def used(name):
+        return await watched.call(name, lambda: (threading.get_ident(), threading.current_thread().name))
+
+    found = [await used(f"call {number}") for number in range(20)]
+    assert {name for _, name in found} == {f"probe call {number}" for number in range(20)}
+    assert len({ident for ident, _ in found}) <= 2  # one may not rest yet when the next call comes
+
+
+async def test_a_thread_that_hangs_makes_no_other_call_and_a_few_rest():
+    release, idents = threading.Event(), []
+
+    def hang():
+        idents.append(threading.get_ident())
+        release.wait(60)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(8):
+            tasks.start_soon(watched.call, f"hang {number}", hang)
+        await until(lambda: len(idents) == 8)
+        other = await watched.call("other", threading.get_ident)
+        release.set()
+    assert len(set(idents)) == 8 and other not in idents
+    await until(lambda: sum(thread.ident in idents for thread in threading.enumerate()) <= watched.RESTING)
+
+
+async def test_a_thread_that_nobody_wants_ends(monkeypatch):
+    monkeypatch.setattr(watched, "REST_S", 0.05)
+    ident = await watched.call("once", threading.get_ident)
+    await until(lambda: all(thread.ident != ident for thread in threading.enumerate()))
+    assert await watched.call("again", lambda: 1) == 1
+
+
 async def test_a_call_that_can_be_ended_leaves_nothing():
     release = threading.Event()
     with anyio.move_on_after(0.05):
@@ -42,7 +76,8 @@ async def test_a_call_that_can_be_ended_leaves_nothing():
     assert await watched.call("wait", lambda: "again") == "again"
 
 
-def test_a_hanging_call_does_not_keep_the_process_from_ending():
+def test_a_hanging_call_does_not_keep_the_process_from_ending(monkeypatch):
+    monkeypatch.setattr(watched, "REST_S", 0.05)
     release = threading.Event()
 
     async def main():
