@@ -1,9 +1,11 @@
 """The command line of musterd. Few imports: a nursery that only this daemon needs is started before all others."""
 
+import contextlib
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -15,6 +17,8 @@ from muster.probes.kernel import late_import
 from muster.supervisors.paths import ROOT_VARIABLE, Root
 from muster.supervisors.system import descriptors
 
+#: Options with which it only prints something.
+_PRINTS = frozenset({"--help", "-h", "--version", "--default-config"})
 #: What structlog would show errors with, where that is installed: it takes as long as gRPC, and we show them plainly.
 _UNWANTED = ("rich", "better_exceptions")
 
@@ -130,4 +134,15 @@ def main() -> None:
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(1)
+    except OSError as error:
+        if not _PRINTS & set(sys.argv[1:]):
+            raise
+        _end_unwritten(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end_unwritten(error: OSError) -> NoReturn:
+    """stdout takes no help, version or settings. (Where nobody reads it, click ends with 1 and says nothing.)"""
+    with contextlib.suppress(OSError):
+        click.echo(f"musterd: standard output: {error.strerror}", err=True)
+    os._exit(1)  # not by way of another flush of stdout

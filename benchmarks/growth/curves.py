@@ -23,7 +23,9 @@ from tests.fakes import FakeCards, NoCompiler
 #: Seconds that an idle daemon is watched: as long as the rarest of the default rates.
 WATCH_S = float(os.environ.get("MUSTER_GROWTH_WATCH", "60"))
 #: Seconds that followers read, and that something rests before it is looked at.
-FOLLOW_S, SETTLE_S = 5.0, 2.0
+FOLLOW_S, SETTLE_S = 20.0, 2.0
+#: And until a daemon has looked at all processes of the node for the first time.
+LOOKED_S = 15.0
 ROUNDS = 3
 #: Of a sleeping process, what it costs the node and its room for pids: more are not started.
 _PROCESS_BYTES, _PIDS_PART = 400_000, 0.8
@@ -109,7 +111,7 @@ def _processes(count: float) -> Mapping[str, float]:
     """A daemon with a job, and `count` processes of others on the node."""
     with node.running() as here, sleepers(int(count)):
         here.until_running(here.start(here.spec(["sleep", "600"], 8)))
-        time.sleep(SETTLE_S)
+        time.sleep(LOOKED_S)
         return {"daemon, % of a core": _percent(here, WATCH_S)}
 
 

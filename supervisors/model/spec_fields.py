@@ -415,7 +415,7 @@ class LimitTable(Field):
                 yield self.part(name), f"is not known: must be one of {', '.join(LIMITS)}"
             elif name == "pids":
                 if not (1 <= number <= MAX_PIDS and number % 1 == 0):
-                    most = f"a whole number, 1 to {MAX_PIDS}, the kernel's own limit"
+                    most = f"a whole number, 1 to {MAX_PIDS}, the kernel's own limit; leave it out for no limit"
                     yield self.part(name), f"{limit_text(number)}: must be {most}"
             elif name in JOB_LIMITS:
                 if not (math.isfinite(number) and 0 < number < 1 << 63):

@@ -60,7 +60,8 @@ class JobTask:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._last.run, self._fresh)
                 tasks.start_soon(self._look, FIRST_LOOK_S if self._fresh else 0.0)
-                tasks.start_soon(CardsKept(self.entry, self._around.leasing).run)
+                if self.entry.spec.wants_cards:
+                    tasks.start_soon(CardsKept(self.entry, self._around.leasing).run)
                 await self._live()
                 tasks.cancel_scope.cancel()
             if not self.entry.damaged:  # of that one a supervisor may live

@@ -696,6 +696,17 @@ def test_a_full_disk_is_reported(failed, unbuffered):
 
 
 @BUFFERED
+@pytest.mark.parametrize("option", ["--help", "--version", "--default-config"])
+def test_musterd_reports_a_full_disk(option: str, unbuffered: str) -> None:
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [BIN / "musterd", option], stdout=full, stderr=subprocess.PIPE, env=env, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, b"musterd: standard output: No space left on device\n")
+
+
+@BUFFERED
 def test_nobody_reads(failed, unbuffered):
     env = {"PYTHONUNBUFFERED": unbuffered}
     for words in (["ps", "-a"], ["logs", "x"], ["events"], ["status", "x"], ["--help"], ["--version"]):

@@ -36,6 +36,7 @@ _REMEDIES = {
     401: "the token is not valid: check that the ServiceAccount's token is mounted, or that the kubeconfig is current",
     403: "the ServiceAccount lacks the right: bind it to the ClusterRole of examples/kubernetes/kube.yaml",
     404: "name the node as `kubectl get nodes` does: --node, or NODE_NAME from spec.nodeName",
+    422: "an admission policy or the version of the cluster does not allow what muster writes: the message says what",
     429: "the API server limits how often it is called: give a longer --every",
     503: "the API server is down or overloaded: look at it with `kubectl get --raw /readyz`",
 }
