@@ -75,7 +75,8 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
             "a command in a rank has ended, and its first client has received that", "`session`, `exit_code`"
         ),
         "job.signalled": EventKind(
-            "a caller had muster send a signal to ranks", "`signal`, `ranks`, `by`; `passed_on` where it was"
+            "a caller had muster send a signal to ranks; without `force` at most one event a minute of each signal",
+            "`signal`, `ranks` (as in `0-3,7`), `by`; `force` and `passed_on` where it was",
         ),
         "job.suspected_hang": EventKind("the verdict of the hang rule is SUSPECT", _HANG),
         "job.hung": EventKind(

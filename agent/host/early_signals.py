@@ -40,6 +40,14 @@ def leave_to_ranks() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, USER_SIGNALS)
 
 
+def take(number: int, since: float) -> bool:
+    """Whether one came since then; it counts for this call alone."""
+    came = came_last(number) >= since
+    if came:
+        del _came[number]
+    return came
+
+
 def came_last(number: int) -> float:
     """When one of them came last, by the monotonic clock; minus infinity: never."""
     return _came.get(number, -math.inf)

@@ -7,6 +7,7 @@ whose call has returned serves the next: to start a thread costs more than most 
 
 import asyncio
 import errno
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -89,10 +90,14 @@ class _Thread:
         thread._calls.put(call)
 
     def _work(self) -> None:
+        nice = os.getpriority(os.PRIO_PROCESS, 0)  # of this thread
         while (call := self._next()) is not None:
             threading.current_thread().name = _name(call)
             call.run()
             del call  # and with it what it holds
+            threading.current_thread().name = "probe"
+            if os.getpriority(os.PRIO_PROCESS, 0) != nice:  # the call changed it, and may not change it back
+                return
             with _lock:
                 if len(_resting) >= RESTING:
                     return

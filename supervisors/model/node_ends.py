@@ -11,12 +11,13 @@ from muster.supervisors.model.states import StopCause
 STOPPED, TIMED_OUT, FAILED = "stopped", "timed out", "failed"
 HOW = (STOPPED, TIMED_OUT, FAILED)
 #: The signal that the supervisor sends the node's program before the SIGTERM of an end that nobody asked for, and what
-#: the program says then; without one it was stopped.
-SAID_BY: Mapping[int, str] = {signal.SIGUSR1: FAILED, signal.SIGUSR2: TIMED_OUT}
+#: the program says then; without one it was stopped. Real-time ones, as SIGUSR1 and SIGUSR2 come from schedulers.
+_FAILED_BY, _TIMED_OUT_BY = signal.SIGRTMIN + 5, signal.SIGRTMIN + 6
+SAID_BY: Mapping[int, str] = {_FAILED_BY: FAILED, _TIMED_OUT_BY: TIMED_OUT}
 _SIGNALS: Mapping[StopCause, int] = {
-    StopCause.MAX_RUNTIME: signal.SIGUSR2,
-    StopCause.HUNG: signal.SIGUSR1,
-    StopCause.SERVICE_ENDED: signal.SIGUSR1,
+    StopCause.MAX_RUNTIME: _TIMED_OUT_BY,
+    StopCause.HUNG: _FAILED_BY,
+    StopCause.SERVICE_ENDED: _FAILED_BY,
 }
 _ENDED = re.compile(rf"({'|'.join(HOW)}) on (node [0-9]+(?: \(\S+\))?)(?:: .*)?")
 _LOST = re.compile(r"node (?P<number>[0-9]+)(?P<name> \(\S+\))? (did not come within|was lost) .*")

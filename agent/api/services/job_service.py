@@ -34,6 +34,8 @@ from muster.v1 import job_pb2, job_pb2_grpc
 if TYPE_CHECKING:
     from grpc import aio
 
+    from muster.agent.api.signalling import Signalling
+
     _Context = aio.ServicerContext[Any, Any]
 
 DEFAULT_PAGE = 100
@@ -65,6 +67,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
     def __init__(self, context: ServerContext) -> None:
         self._server = context
         self._messages = JobMessages(context.root)
+        self._signalling: Signalling | None = None
         self._reporting = anyio.Lock()  # a whole report takes a tenth of a second of a core, or more
 
     async def Start(self, request: job_pb2.StartRequest, context: "_Context") -> job_pb2.StartResponse:
@@ -233,10 +236,12 @@ class JobService(job_pb2_grpc.JobServiceServicer):
 
     async def Signal(self, request: job_pb2.SignalRequest, context: "_Context") -> job_pb2.SignalResponse:
         """See job.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable, RankNotRunning."""
-        from muster.agent.api import signalling  # only now: the daemon starts sooner
+        from muster.agent.api.signalling import Signalling  # only now: the daemon starts sooner
 
         entry = await self._server.readable(request.job_id)
-        return await signalling.send(entry, request, access.named(context), self._server.events)
+        if self._signalling is None:
+            self._signalling = Signalling(self._server.events)
+        return await self._signalling.send(entry, request, access.named(context))
 
     async def Wait(self, request: job_pb2.WaitRequest, context: "_Context") -> job_pb2.WaitResponse:
         """See job.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable."""

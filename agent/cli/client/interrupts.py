@@ -18,6 +18,10 @@ Stop = Callable[[Ask, int], None]
 PassOn = Callable[[int], None]
 
 
+#: In the place of a signal.
+_NO_MORE = 0
+
+
 class Interrupts:
     """Handles SIGINT and SIGTERM inside a `with`, and SIGHUP if asked: none of them ends the process there. A signal
     that is ignored stays so (a shell ignores SIGINT for what it starts in the background, nohup SIGHUP).
@@ -32,7 +36,8 @@ class Interrupts:
         self._numbers = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hangup else ()))
         self._signals = EndSignals()
         # The one queue whose `put` a signal handler may call, whatever the interrupted code was doing.
-        self._asked: queue.SimpleQueue[tuple[Ask | None, int] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Ask, int] | None] = queue.SimpleQueue()
+        self._for_ranks: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
         self._calling = self._taking_back = False
         #: How often something was asked for.
@@ -74,17 +79,22 @@ class Interrupts:
 
     @contextmanager
     def calling(self, stop: Stop, pass_on: PassOn) -> Iterator[None]:
-        """Inside, `stop` and `pass_on` are called in a thread for what is asked for, and was before. The third is a
-        KeyboardInterrupt here."""
-        thread = threading.Thread(target=self._serve, args=(stop, pass_on), name="interrupts", daemon=True)
+        """Inside, `stop` and `pass_on` are called for what is asked for, and was before, each in a thread of its own.
+        The third is a KeyboardInterrupt here."""
+        thread = threading.Thread(target=self._serve, args=(stop,), name="interrupts", daemon=True)
+        # A daemon may take its time, and a stop must not wait for that.
+        other = threading.Thread(target=self._serve_ranks, args=(pass_on,), name="signals for ranks", daemon=True)
         thread.start()
+        other.start()
         self._calling = True
         try:
             yield
         finally:
             self._calling = False
             self._asked.put(None)
+            self._for_ranks.put(_NO_MORE)
             thread.join(5)  # a stop that is being sent
+            other.join(1)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         ask = self._signals.take(number, time.monotonic())
@@ -100,12 +110,18 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _take_for_ranks(self, number: int, frame: FrameType | None) -> None:
-        self._asked.put((None, number))
+        self._for_ranks.put(number)
 
-    def _serve(self, stop: Stop, pass_on: PassOn) -> None:
+    def _serve(self, stop: Stop) -> None:
         while (asked := self._asked.get()) is not None:
-            ask, number = asked
-            if ask is not None:
-                stop(ask, number)
-            else:
+            stop(*asked)
+
+    def _serve_ranks(self, pass_on: PassOn) -> None:
+        while True:
+            came = {self._for_ranks.get()}
+            while not self._for_ranks.empty():  # several of one signal are one
+                came.add(self._for_ranks.get())
+            for number in sorted(came - {_NO_MORE}):
                 pass_on(number)
+            if _NO_MORE in came:
+                return

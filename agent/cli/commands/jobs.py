@@ -184,8 +184,8 @@ def rm(address: Address, jobs: tuple[str, ...], keep_logs: bool, force: bool) ->
 def signal(address: Address, job: str, name: str, ranks: Sequence[int], force: bool, as_json: bool) -> None:
     """Send a signal to the ranks of a job, such as USR1 to have them save a checkpoint.
 
-    In each rank it goes to the first process that handles it: the rank's own, or the nearest below a shell or torchrun.
-    A rank in which none does is left alone and named, and the exit code is 1. To end a job, use `muster stop`.
+    In each rank it goes to the main process, if that handles it; behind a shell or a launcher, to the first process
+    that does. A rank without one is left alone and named, and the exit code is 1. To end a job, use `muster stop`.
     """
     from muster.agent.cli.client.calls import connect, utf8
     from muster.agent.cli.foreground import passing_on

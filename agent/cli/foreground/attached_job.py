@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from muster.agent.cli.exits import CallFailed, CommandFailed, Exit, NoDaemon, StdoutFailed, not_started
@@ -222,8 +223,9 @@ class AttachedJob:
             note(f"cannot stop the job: {failure.message}")
 
     def _pass_on(self, number: int) -> None:
-        """Called in the thread of `Interrupts`."""
+        """Called in a thread of `Interrupts`. A daemon that is being started again is waited for: the signal may be
+        the last chance to save anything."""
         from muster.agent.cli.foreground import passing_on
 
-        job_id = self._spec.job_id
-        passing_on.pass_on(job_id, number, lambda request: self._connection.call(self._connection.jobs.Signal, request))
+        call = partial(self._connection.patiently, self._connection.jobs.Signal, timeout=passing_on.ANSWER_S)
+        passing_on.pass_on(self._spec.job_id, number, call)

@@ -9,6 +9,9 @@ from muster.agent.text import clean, ranks
 from muster.client import MusterError
 from muster.v1 import job_pb2
 
+#: Seconds that a daemon has for its answer.
+ANSWER_S = 10.0
+
 
 def pass_on(
     job_id: str, number: int, call: Callable[[job_pb2.SignalRequest], job_pb2.SignalResponse], node: str = ""
@@ -23,7 +26,7 @@ def pass_on(
         note(f"{where}{name} is not passed on: {getattr(failure, 'message', failure)}")
         return
     if answer.received:
-        note(f"{where}{name}: the ranks have got it, too")
+        note(f"{where}{name}: it went to the daemon as well, and so to all: not sent again")
     for text in texts(answer.ranks, answer.signal):
         note(f"{where}{text}")
 

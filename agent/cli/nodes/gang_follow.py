@@ -5,6 +5,7 @@ import queue
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
@@ -27,6 +28,8 @@ from muster.v1 import job_pb2, log_pb2
 
 #: Seconds between two looks at parts that say nothing, and for which a daemon may be silent.
 LOOK_S, SILENT_S = 2.0, 60.0
+#: Nodes to which a signal is passed on at the same time.
+PASS_ON_AT_ONCE = 64
 #: Seconds for which a daemon that was given up is asked to stop its part, once the job is over on the other nodes.
 LEFT_S = 300.0
 
@@ -193,10 +196,11 @@ class GangFollow:
         self._stop(name, 0.0 if kill else None, None)
 
     def _pass_on(self, number: int) -> None:
-        """Called in the thread of `Interrupts`."""
-        for part in self._gang.parts:
-            call = partial(part.client.call, part.client.jobs.Signal, within_s=LOOK_S)
-            passing_on.pass_on(part.spec.job_id, number, call, part.node)
+        """Called in a thread of `Interrupts`."""
+        with ThreadPoolExecutor(min(len(self._gang.parts), PASS_ON_AT_ONCE)) as nodes:
+            for part in self._gang.parts:
+                call = partial(part.client.call, part.client.jobs.Signal, within_s=passing_on.ANSWER_S)
+                nodes.submit(passing_on.pass_on, part.spec.job_id, number, call, part.node)
 
     def _stop(self, reason: str, grace_s: float | None, among: set[int] | None) -> None:
         """Orders parts to stop, all with None. Called in two threads. A daemon that does not take the order now gets it

@@ -10,7 +10,7 @@ from muster.agent.why.causes import causes_said, sign_words
 from muster.agent.why.causes.found import CERTAIN, HIGH, LOW, MEDIUM, NONE, Cause, SeenIn, remedy
 from muster.agent.why.facts import Facts
 from muster.agent.why.words import of_this_attempt
-from muster.probes.kernel import endings
+from muster.probes.kernel import endings, number_lists
 from muster.supervisors.model import node_ends, rank_ends
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.rules import staging_urls
@@ -166,9 +166,14 @@ def sent_through_muster(facts: Facts) -> Cause | None:
         return None
     name = endings.signal_name(os.WTERMSIG(rank.status))
     for event in reversed(facts.events.kept):
-        of_it = event.kind == SIGNALLED and str(rank.rank) in event.attributes.get("ranks", "").split(",")
+        of_it = event.kind == SIGNALLED and rank.rank in number_lists.processors(event.attributes.get("ranks", ""))
         before = rank.ended_at - event.time
-        if of_it and event.attributes.get("signal") == name and -SAME_END_S <= before <= SENT_S:
+        if (
+            of_it
+            and "force" in event.attributes
+            and event.attributes.get("signal") == name
+            and -SAME_END_S <= before <= SENT_S
+        ):
             text = f"rank {rank.rank} died of {name}, which {event.attributes.get('by', 'somebody')} had muster send"
             return Cause(text, CERTAIN, "stop", seen=SeenIn.SIGNAL, rank=rank.rank)
     return None

@@ -1928,8 +1928,8 @@ class SignalRequest(_message.Message):
     force: _builtins.bool
     """Also to the main process of a rank that does not handle it, which usually ends the rank."""
     passed_on: _builtins.bool
-    """The caller got the signal itself and passes it on. If the daemon gets it, too, it went to every process of the step or group, so
-    the ranks have it; then the daemon sends nothing. It waits up to 1 s for its own.
+    """The caller got the signal itself and passes it on. If the daemon gets it, too, and the ranks are beside it in the tree of cgroups,
+    it went to every process of the step or group; then the daemon sends nothing. It waits up to 1 s for its own.
     """
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

@@ -124,10 +124,10 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Signal(self, request, context):
-        """Sends a signal to the ranks of a job, such as SIGUSR1 to have them save a checkpoint; it never ends a job by accident. In each
-        rank it goes to the first process that handles it: the rank's own, or the nearest of its descendants behind a shell or torchrun.
-        A rank in which no process handles it gets it only with `force`. FAILED_PRECONDITION / RANK_NOT_RUNNING if no rank runs. Each
-        call sends it again.
+        """Sends a signal to the ranks of a job, such as SIGUSR1 to have them save a checkpoint. In each rank it goes to the main process, if
+        that has a handler for it; behind a shell, or the launcher of a boot mode, to the first process that has. A rank
+        without one gets it only with `force`: it would end by it. Ranks below mpirun never get it. FAILED_PRECONDITION /
+        RANK_NOT_RUNNING if no rank runs. Each call sends it again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

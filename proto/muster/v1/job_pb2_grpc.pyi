@@ -72,10 +72,10 @@ class JobServiceStub:
     an error). Idempotent: for an ended job it returns the job; a second Stop with a shorter grace period shortens the first.
     """
     Signal: _grpc.UnaryUnaryMultiCallable[_job_pb2.SignalRequest, _job_pb2.SignalResponse]
-    """Sends a signal to the ranks of a job, such as SIGUSR1 to have them save a checkpoint; it never ends a job by accident. In each
-    rank it goes to the first process that handles it: the rank's own, or the nearest of its descendants behind a shell or torchrun.
-    A rank in which no process handles it gets it only with `force`. FAILED_PRECONDITION / RANK_NOT_RUNNING if no rank runs. Each
-    call sends it again.
+    """Sends a signal to the ranks of a job, such as SIGUSR1 to have them save a checkpoint. In each rank it goes to the main process, if
+    that has a handler for it; behind a shell, or the launcher of a boot mode, to the first process that has. A rank
+    without one gets it only with `force`: it would end by it. Ranks below mpirun never get it. FAILED_PRECONDITION /
+    RANK_NOT_RUNNING if no rank runs. Each call sends it again.
     """
     Wait: _grpc.UnaryUnaryMultiCallable[_job_pb2.WaitRequest, _job_pb2.WaitResponse]
     """Returns when the job has ended, or after `timeout` (`ended = false`)."""
@@ -112,10 +112,10 @@ class JobServiceAsyncStub(JobServiceStub):
     an error). Idempotent: for an ended job it returns the job; a second Stop with a shorter grace period shortens the first.
     """
     Signal: _aio.UnaryUnaryMultiCallable[_job_pb2.SignalRequest, _job_pb2.SignalResponse]  # type: ignore[assignment]
-    """Sends a signal to the ranks of a job, such as SIGUSR1 to have them save a checkpoint; it never ends a job by accident. In each
-    rank it goes to the first process that handles it: the rank's own, or the nearest of its descendants behind a shell or torchrun.
-    A rank in which no process handles it gets it only with `force`. FAILED_PRECONDITION / RANK_NOT_RUNNING if no rank runs. Each
-    call sends it again.
+    """Sends a signal to the ranks of a job, such as SIGUSR1 to have them save a checkpoint. In each rank it goes to the main process, if
+    that has a handler for it; behind a shell, or the launcher of a boot mode, to the first process that has. A rank
+    without one gets it only with `force`: it would end by it. Ranks below mpirun never get it. FAILED_PRECONDITION /
+    RANK_NOT_RUNNING if no rank runs. Each call sends it again.
     """
     Wait: _aio.UnaryUnaryMultiCallable[_job_pb2.WaitRequest, _job_pb2.WaitResponse]  # type: ignore[assignment]
     """Returns when the job has ended, or after `timeout` (`ended = false`)."""
@@ -179,10 +179,10 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_pb2.SignalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_pb2.SignalResponse, _abc.Awaitable[_job_pb2.SignalResponse]]:
-        """Sends a signal to the ranks of a job, such as SIGUSR1 to have them save a checkpoint; it never ends a job by accident. In each
-        rank it goes to the first process that handles it: the rank's own, or the nearest of its descendants behind a shell or torchrun.
-        A rank in which no process handles it gets it only with `force`. FAILED_PRECONDITION / RANK_NOT_RUNNING if no rank runs. Each
-        call sends it again.
+        """Sends a signal to the ranks of a job, such as SIGUSR1 to have them save a checkpoint. In each rank it goes to the main process, if
+        that has a handler for it; behind a shell, or the launcher of a boot mode, to the first process that has. A rank
+        without one gets it only with `force`: it would end by it. Ranks below mpirun never get it. FAILED_PRECONDITION /
+        RANK_NOT_RUNNING if no rank runs. Each call sends it again.
         """
 
     @_abc_1.abstractmethod

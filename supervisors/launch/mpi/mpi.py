@@ -158,6 +158,10 @@ def hear_why(args: argparse.Namespace) -> None:
     for number in node_ends.SAID_BY:
         # Not a function of Python: the SIGTERM that follows at once may interrupt that at its first line.
         signal.signal(number, args.heard.__setitem__)
+    # For ranks, and sent to everybody by Slurm. Not SIG_IGN, which mpirun would inherit.
+    elsewhere: dict[int, object] = {}
+    for number in process.USER_SIGNALS:
+        signal.signal(number, elsewhere.__setitem__)
 
 
 def _end_waiting(number: int, _frame: object) -> NoReturn:

@@ -671,7 +671,7 @@ def test_a_signal(number: int, words: str, confidence: str) -> None:
     ],
 )
 def test_a_signal_that_somebody_had_muster_send(to: str, name: str, before: float, by_muster: bool) -> None:
-    told = {"signal": name, "ranks": to, "by": "root (uid 0, pid 7)"}
+    told = {"signal": name, "ranks": to, "by": "root (uid 0, pid 7)", "force": "true"}
     event = Event(ZERO - before, "job.signalled", "job", attributes=told)
     killed = rank(0, Outcome.SIGNALLED, killed=signal.SIGUSR1)
     early = Verdict(138, "it failed", 0, recommendation="FAIL")

@@ -97,5 +97,16 @@ async def test_no_thread_to_be_had_is_an_oserror(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(OSError, match="can't start new thread"):
-        await watched.call("thread", lambda: None)
+    release, errors = threading.Event(), []
+
+    async def call(name):
+        try:
+            await watched.call(name, lambda: release.wait(60))
+        except OSError as error:
+            errors.append(str(error))
+            release.set()
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(watched.RESTING + 1):  # some may rest from before
+            tasks.start_soon(call, f"thread {number}")
+    assert errors and "can't start new thread" in errors[0]

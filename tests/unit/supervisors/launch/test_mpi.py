@@ -18,10 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.probes.kernel import process
 from muster.supervisors.launch.mpi import mpi, mpi_scout
 from muster.supervisors.launch.mpi.mpi_files import env_lines, placeholder, write_private
 from muster.supervisors.launch.mpi.mpi_link import NotReady, end, hello, read_end, read_hello
+from muster.supervisors.model import node_ends
 from muster.supervisors.model.node_ends import FAILED, STOPPED, heard, read
+from muster.supervisors.model.states import StopCause
 from tests import mpi_rank, sshd
 from tests.conftest import alive, eventually
 from tests.ports import free_port
@@ -510,16 +513,21 @@ def test_a_stop_reaches_mpirun_once(cluster):
     assert read(wait.said.splitlines()[-1]) == read(lead.said.splitlines()[-1]) == "stopped on node 0 (127.0.0.2)"
 
 
-@pytest.mark.parametrize(("why", "code", "told"), [(signal.SIGUSR1, 143, "failed"), (signal.SIGUSR2, 124, "timed out")])
+@pytest.mark.parametrize(
+    ("why", "code", "told"), [(StopCause.HUNG, 143, "failed"), (StopCause.MAX_RUNTIME, 124, "timed out")]
+)
 def test_an_end_that_nobody_asked_for(cluster, why, code, told):
     """The supervisor says why it ends the program of its node, which tells the others; whatever mpirun exits with."""
     wait, lead = running(cluster, COUNT_TERM.replace("exit 1", "exit 0"))
-    lead.process.send_signal(why)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # to everybody, by Slurm: they say nothing
+        lead.process.send_signal(number)
+        wait.process.send_signal(number)
+    lead.process.send_signal(node_ends.signal_of(why))
     os.killpg(lead.process.pid, signal.SIGTERM)
     assert (lead.code(), wait.code()) == (code, code)
     assert read(wait.said.splitlines()[-1]) == f"{told} on node 0 (127.0.0.2)"
     wait, lead = running(cluster, COUNT_TERM)
-    wait.process.send_signal(why)
+    wait.process.send_signal(node_ends.signal_of(why))
     wait.process.send_signal(signal.SIGTERM)
     assert (wait.code(), lead.code()) == (143, 1 if code == 143 else code)
     assert read(lead.said.splitlines()[-1]) == f"{told} on node 1 (127.0.0.3)"
@@ -536,15 +544,17 @@ def test_why_it_ends_is_known_also_where_the_next_signal_comes_at_once():
         if event == "call" and frame.f_code.co_filename == mpi.__file__:
             raise _Interrupted
 
-    before, args = signal.getsignal(signal.SIGUSR1), argparse.Namespace()
+    number = node_ends.signal_of(StopCause.HUNG)
+    before, args = {one: signal.getsignal(one) for one in (number, *process.USER_SIGNALS)}, argparse.Namespace()
     try:
         mpi.hear_why(args)
         with contextlib.suppress(_Interrupted):
             sys.setprofile(interrupt)
-            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(number)
     finally:
         sys.setprofile(None)
-        signal.signal(signal.SIGUSR1, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
     assert heard(args.heard) == FAILED
 
 
