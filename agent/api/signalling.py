@@ -23,6 +23,8 @@ from muster.v1 import job_pb2
 #: Seconds before a call that passes a signal on in which the daemon may have got it, and seconds that it waits for it:
 #: who signals a group or a step of Slurm signals one process after the other.
 BEFORE_S, WAIT_S = 2.0, 1.0
+#: Seconds that a job which is about to begin is waited for: its ranks may run before the daemon knows.
+BEGINS_S = 2.0
 #: Signals that their ranks handle may come every few seconds: one event of a signal and job in so many seconds.
 APART_S = 60.0
 _LOOK_S = 0.05
@@ -40,6 +42,9 @@ class Signalling:
 
     async def send(self, entry: Entry, request: job_pb2.SignalRequest, by: str) -> job_pb2.SignalResponse:
         """Sends it and tells of it. Raises InvalidRequest, RankNotRunning."""
+        with anyio.move_on_after(BEGINS_S):
+            while not (entry.job.spawned or entry.job.state.final):
+                await entry.changed.next()
         number, ranks = _asked(entry, request)
         name = endings.signal_name(number)
         if request.passed_on and await _received(number, ranks):

@@ -228,4 +228,4 @@ class AttachedJob:
         from muster.agent.cli.foreground import passing_on
 
         call = partial(self._connection.patiently, self._connection.jobs.Signal, timeout=passing_on.ANSWER_S)
-        passing_on.pass_on(self._spec.job_id, number, call)
+        passing_on.pass_on(self._spec.job_id, number, call, beside=self._own)

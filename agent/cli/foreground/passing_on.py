@@ -14,12 +14,18 @@ ANSWER_S = 10.0
 
 
 def pass_on(
-    job_id: str, number: int, call: Callable[[job_pb2.SignalRequest], job_pb2.SignalResponse], node: str = ""
+    job_id: str,
+    number: int,
+    call: Callable[[job_pb2.SignalRequest], job_pb2.SignalResponse],
+    node: str = "",
+    *,
+    beside: bool = False,
 ) -> None:
-    """Has the daemon send it to the ranks that handle it, unless they have it from where the command has it. `call`
-    makes the call. Never raises because of it: the job goes on."""
+    """Has the daemon send it to the ranks that handle it. `call` makes the call. `beside`: daemon and ranks belong to
+    this command, and so may have got the signal from where it has it; then it is not sent again. Never raises because
+    of it: the job goes on."""
     where, name = f"{node}: " if node else "", signal.Signals(number).name
-    request = job_pb2.SignalRequest(job_id=job_id, signal=name, passed_on=True)
+    request = job_pb2.SignalRequest(job_id=job_id, signal=name, passed_on=beside)
     try:
         answer = call(request)
     except (CommandFailed, MusterError) as failure:

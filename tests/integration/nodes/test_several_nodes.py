@@ -250,6 +250,19 @@ def test_a_signal_stops_all_parts(
     assert f"{name}: stopping the job" in told
 
 
+def test_a_signal_for_ranks_reaches_those_of_all_nodes(nodes: list[Daemon], tmp_path: Path) -> None:
+    script = f"trap 'echo saved' USR1; echo up; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+    with running("run", *hosts(nodes), "--job-id", "j", "--", "sh", "-c", script) as run:
+        said_by_all(run, len(nodes))
+        run.send_signal(signal.SIGUSR1)
+        said = said_by_all(run, len(nodes))
+        (tmp_path / "go").touch()
+        _, told = run.communicate(timeout=60)
+    assert run.returncode == 0 and sorted(line.split()[-1] for line in said) == ["saved"] * len(nodes)
+    for number in range(len(nodes)):
+        assert f"muster: node{number}: SIGUSR1 sent to rank {number}" in told
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_between_the_start_and_the_output_stops_all_parts(nodes: list[Daemon], number: signal.Signals) -> None:
     """The command says that the job runs, and nobody reads that yet."""
