@@ -1,12 +1,14 @@
 """Output of the commands: data to stdout, everything else to stderr."""
 
+import contextlib
 import functools
 import io
 import os
 import re
 import select
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
@@ -108,6 +110,8 @@ _HARMLESS = re.compile(rb"(?:\x1b\[[0-9;:?]*[mKJhl])*\Z")
 _LINE_ENDED = re.compile(rb"\n(?:\x1b\[[0-9;:?]*[mKJhl])*\Z")
 #: Whether the last line on the terminal of stderr has not ended.
 _UNFINISHED = [False]
+#: Who writes to that terminal; and for how many seconds a message waits for it.
+_TURN, WAIT_S = threading.RLock(), 1.0
 
 
 @functools.cache
@@ -121,8 +125,28 @@ def is_terminal_of_stderr(fd: int) -> bool:
 
 def write(data: bytes, fd: int = 1) -> None:
     """Writes all of it to stdout (or stderr, 2), unbuffered. Raises StdoutFailed."""
-    if is_terminal_of_stderr(fd) and not _HARMLESS.match(data):
-        _UNFINISHED[0] = not _LINE_ENDED.search(data, max(0, len(data) - 256))
+    if not is_terminal_of_stderr(fd):
+        _pass(data, fd)
+        return
+    with _in_turn(fd):
+        if not _HARMLESS.match(data):
+            _UNFINISHED[0] = not _LINE_ENDED.search(data, max(0, len(data) - 256))
+        _pass(data, fd)
+
+
+@contextlib.contextmanager
+def _in_turn(fd: int) -> Iterator[None]:
+    """Inside, nobody else writes to the terminal, so that `_UNFINISHED` is true of it. A message waits for a terminal
+    that takes nothing for a second, and comes all the same."""
+    held = _TURN.acquire(timeout=-1 if fd == 1 else WAIT_S)
+    try:
+        yield
+    finally:
+        if held:
+            _TURN.release()
+
+
+def _pass(data: bytes, fd: int) -> None:
     if _ASIDE:
         _ASIDE[0].passing(fd, data)
     else:
@@ -226,12 +250,13 @@ def note(text: str) -> None:
     """Writes a line for people to stderr; on a terminal below what a program has written, not behind it."""
     try:
         data = f"muster: {clean(text)}\n".encode("utf-8", "replace")
-        if _UNFINISHED[0]:
-            data, _UNFINISHED[0] = b"\r\n" + data, False  # \r: the terminal may be raw
-        if _ASIDE:
-            _ASIDE[0].passing(2, data)
-        else:
-            os.write(2, data)
+        with _in_turn(2) if on_terminal() else contextlib.nullcontext():
+            if _UNFINISHED[0]:
+                data, _UNFINISHED[0] = b"\r\n" + data, False  # \r: the terminal may be raw
+            if _ASIDE:
+                _ASIDE[0].passing(2, data)
+            else:
+                os.write(2, data)
     except (OSError, StdoutFailed):
         pass  # stderr has no reader; the command continues
 
