@@ -101,7 +101,7 @@ def _asked(entry: Entry, request: job_pb2.SignalRequest) -> tuple[int, list[Rank
 async def _received(number: int, ranks: list[Rank]) -> bool:
     """Whether the daemon gets the same signal about now, where the ranks surely get it as well: who signals the cgroup
     of a step reaches none that systemd has put elsewhere. Each that came counts once."""
-    if not _are_beside([rank.pid for rank in ranks if rank.pid]):
+    if not await threads.run(_are_beside, [rank.pid for rank in ranks if rank.pid]):
         return False
     since = time.monotonic() - BEFORE_S
     with anyio.move_on_after(WAIT_S):
@@ -111,7 +111,7 @@ async def _received(number: int, ranks: list[Rank]) -> bool:
 
 
 def _are_beside(pids: list[int]) -> bool:
-    """Whether these processes are in a cgroup below that which the daemon's is in."""
+    """Whether these processes are in a cgroup below that which the daemon's is in. Blocks."""
     try:
         around = os.path.dirname(process.cgroup())
         return all(process.cgroup(pid).startswith(around) for pid in pids)
