@@ -7,11 +7,10 @@ this declaration. The name ends in the unit of the value (`UNITS`).
 """
 
 import dataclasses
-import difflib
 import inspect
 import math
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from muster.probes.kernel.dataclass import dataclass
@@ -201,9 +200,16 @@ def settings_of(kind: type[Settings]) -> Mapping[str, Setting]:
     return _FOUND[kind]
 
 
+def near_names(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The names that are most like one that nobody knows, nearest first, down to a likeness of `cutoff` (0 to 1)."""
+    import difflib  # half a MB, for errors alone
+
+    return difflib.get_close_matches(name, known, most, cutoff)
+
+
 def unknown(name: str, known: Collection[str]) -> str:
     """A sentence about a name that no setting has, with the nearest name, or all."""
-    near = difflib.get_close_matches(name, known, 1)
+    near = near_names(name, known)
     return f"unknown key {name!r}: " + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}")
 
 

@@ -7,7 +7,6 @@ TLS verifies neither an open connection nor a resumed session again.
 """
 
 import base64
-import calendar
 import time
 from functools import lru_cache
 
@@ -47,6 +46,8 @@ def expires(pem: bytes) -> float:
     try:
         validity = [value for tag, value in _fields(pem) if tag == _SEQUENCE][2]
         tag, last = _parts(validity)[1]
+        import calendar
+
         return float(calendar.timegm(time.strptime(last.decode("ascii"), _TIMES[tag])))
     except (IndexError, KeyError):
         raise ValueError("no certificate") from None

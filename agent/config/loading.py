@@ -1,6 +1,5 @@
 """Reads the configuration file, and says what is wrong with it: file, key, value and what is allowed."""
 
-import difflib
 import os
 import stat
 import tomllib
@@ -11,7 +10,7 @@ from typing import Any
 from muster.agent.config.schema import TABLES, Config
 from muster.agent.errors import StartupError
 from muster.agent.host.ownership import refuse_others
-from muster.probes.settings import settings_of, unknown
+from muster.probes.settings import near_names, settings_of, unknown
 from muster.supervisors.supervision_errors import remedy
 
 _OTHER_FILE = "give --config a file that musterd may read"
@@ -74,6 +73,6 @@ def _refuse_unknown(name: str, table: Mapping[str, object]) -> None:
             continue
         # In this table first: a slip of the key is likelier than one of the table.
         for home in (name, *TABLES):
-            if near := difflib.get_close_matches(key, settings_of(TABLES[home]), 1):
+            if near := near_names(key, settings_of(TABLES[home])):
                 raise ValueError(f"unknown key {f'{name}.{key}'!r}: did you mean '{home}.{near[0]}'?")
         raise ValueError(unknown(f"{name}.{key}", settings_of(TABLES[name])))

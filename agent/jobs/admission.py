@@ -1,7 +1,6 @@
 """Requirements on a request that depend on this node, beyond those on the spec alone."""
 
 import contextlib
-import difflib
 import errno
 import os
 import pwd
@@ -16,6 +15,7 @@ from muster.agent.config.schema import Config, HangTable
 from muster.agent.errors import InvalidRequest, NoRoom, PortInUse
 from muster.agent.jobs.hardening.decided import CallersView
 from muster.probes import hang
+from muster.probes.settings import near_names
 from muster.supervisors.launch.child import Account
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model.rules import staging_urls
@@ -190,7 +190,7 @@ def _hang(values: Mapping[str, str], node: HangTable) -> list[Violation]:
         elif name in ("enabled", "action"):
             text = "is a setting of the node only; on_hang sets the action for a job that hangs"
         else:
-            near = ", ".join(difflib.get_close_matches(name, names, 3))
+            near = ", ".join(near_names(name, names, 3))
             text = "is not a setting of the hang rule" + (f" (near it: {near})" if near else "")
             text += "; docs/concepts/hang.md lists them"
         found.append(Violation(f"hang[{name[:40]}]", text))

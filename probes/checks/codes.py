@@ -4,7 +4,6 @@ A check reports what it saw; this table has the status and action of each code, 
 way wherever it comes from. `muster check explain CODE` shows a row, and docs/reference/checks.md lists all.
 """
 
-import difflib
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -742,7 +741,9 @@ def explain(code: str) -> tuple[Code, Explanation]:
     try:
         found = Code(code.strip().upper())
     except ValueError:
-        near = difflib.get_close_matches(code.strip().upper(), list(Code), n=1)
+        from muster.probes.settings import near_names  # commands that explain a code do without it
+
+        near = near_names(code.strip().upper(), list(Code))
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise UnknownCode(f"no code {code!r}{hint}; `muster check --list -o json` has all of them") from None
     return found, EXPLANATIONS[found]

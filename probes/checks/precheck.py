@@ -1,6 +1,5 @@
 """The checks before a start: which there are, with what settings, and how they are run side by side."""
 
-import difflib
 import functools
 import resource
 import time
@@ -18,6 +17,7 @@ from muster.probes.checks.card_checks import CardsWanted
 from muster.probes.checks.check_settings import CheckSettings
 from muster.probes.checks.result import Action, CheckResult, Code, Status, final_line, log_lines, worst
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.settings import near_names
 
 __all__ = [
     "CardsWanted",
@@ -42,7 +42,7 @@ class UnknownItem(ValueError):
 
     def __init__(self, wanted: str, known: Iterable[str]) -> None:
         known = list(known)
-        near = difflib.get_close_matches(wanted, known, n=1)
+        near = near_names(wanted, known)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         there = ", ".join(known) or "none in the custom folder"
         super().__init__(f"no check named {wanted[:60]!r}{hint}; there are: {there}")

@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import gzip
 import hashlib
 import heapq
 import itertools
@@ -293,6 +292,8 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         from muster.agent.report import gathering, writing
 
         made = await gathering.collect(self._server, entry)
+        import gzip
+
         return await threads.run(lambda: gzip.compress(writing.text(made, writing.JSON).encode(), 6))
 
     async def _kept_stacks(self, entry: Entry) -> str:

@@ -157,9 +157,9 @@ def from_table(table: Mapping[str, Any], file: str = "job.toml") -> Draft:
     for written, value in table.items():
         key = written.replace("-", "_")
         if key not in KEYS:
-            import difflib  # takes longer to load than all the rest of this file
+            from muster.probes.settings import near_names  # takes longer to load than all the rest of this file
 
-            near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.5)
+            near = near_names(key, KEYS, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ValueError(f"unknown key {written!r}: {hint}the known keys are {', '.join(sorted(KEYS))}")
         if key in seen:

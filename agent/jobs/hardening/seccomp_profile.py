@@ -4,7 +4,6 @@ It means what it means there: docs/guides/lock-down.md#seccomp-profiles.
 """
 
 import contextlib
-import difflib
 import errno
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any
 
 from muster.agent.jobs.hardening.syscalls import Architecture
 from muster.probes.kernel.dataclass import dataclass
+from muster.probes.settings import near_names
 
 #: The largest file that is taken for a profile: docker's has 20 KB.
 MAX_BYTES = 1 << 20
@@ -111,7 +111,7 @@ def load(file: FoundFile) -> dict[str, Any]:
 def parse(raw: dict[str, Any], architecture: Architecture, kept: Collection[str] | None) -> Profile:
     """`kept`: the capabilities that the job can have, as in `capabilities.NAMES`; None: all. Raises BadProfile."""
     for key in raw.keys() - _KEYS:
-        near = "".join(difflib.get_close_matches(key, _KEYS, 1))
+        near = "".join(near_names(key, _KEYS))
         raise BadProfile(f"{key[:40]!r}: is not a key of a profile" + (f": did you mean {near}?" if near else ""))
     try:
         usual = _action(raw["defaultAction"], raw.get("defaultErrnoRet"))
