@@ -23,6 +23,7 @@ from muster.agent.host.state_folder import MOVED, OTHER_ROOT, writable, writable
 from muster.probes.calls.heartbeat import until_tick
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.kernel import open_files
 from muster.probes.kernel.process import FULL
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import remedy
@@ -178,6 +179,9 @@ async def _refusal(thread: threads.InOrder, look: Callable[[], None]) -> str:
 
 def _are_free(count: int) -> bool:
     """Whether this process can open so many descriptors."""
+    have, (limit, _) = open_files.count(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    if have is not None and (limit == resource.RLIM_INFINITY or limit - have >= count):
+        count = 1  # as many numbers are free: now whether the node has files left (ENFILE)
     taken = Spare(count)
     free = taken.full
     taken.release()

@@ -6,6 +6,7 @@ finding UNKNOWN, and never ends the watch.
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import anyio
@@ -35,6 +36,9 @@ REST_S = 5.0
 WHOLE_S = 5.0
 #: A periodic look uses a driver reading up to so many seconds old, if telemetry does not read the driver anyway.
 FRESH_S = 5.0
+
+#: While health checks are switched off.
+_NO_CHECKS: Mapping[str, NodeCheck] = MappingProxyType({})
 
 _log = structlog.get_logger(__name__)
 
@@ -183,10 +187,14 @@ class NodeWatch:
             self._looker.close()
 
     async def _take_turns(self, group: TaskGroup) -> None:
+        arranged: Mapping[str, NodeCheck] | None = None
         while True:
-            checks = self.catalogue.values() if self.on else ()
+            checks = self.catalogue if self.on else _NO_CHECKS
             now = anyio.current_time()
-            self._rota.arrange({check.item: check.interval_s for check in checks if check.interval_s > 0}, now)
+            if checks is not arranged:  # of one configuration they are always the same
+                arranged = checks
+                intervals = {check.item: check.interval_s for check in checks.values() if check.interval_s > 0}
+                self._rota.arrange(intervals, now)
             for item in self._rota.due(now + EARLY_S):
                 if item not in self._running:
                     self._running.add(item)

@@ -10,6 +10,7 @@ from muster.agent.telemetry.job_usage import RankPlace
 from muster.probes.kernel.trees import JobProcess, JobRoots, ProcessRole, RootProcess
 from muster.supervisors.launch import job_services
 from muster.supervisors.model.card_identity import numbers_now
+from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot
 
 #: Replaces the number of a card that the driver does not show.
@@ -25,21 +26,30 @@ def roots(entry: Entry, shown: Mapping[int, str] = MappingProxyType({})) -> JobR
     """The job's processes that muster started and has not reaped, and the process that adopts its orphans. `shown`:
     UUIDs of the node's cards, by number; they give the present numbers of the job's cards for queries of the driver."""
     job = entry.job
-    ranks = job.ranks if job.spawned else []
-    # mpirun on node 0 starts the ranks of the other nodes below these nodes' sshd.
-    doors = [one for one in job.services if job.spawned and one.role == job_services.SSHD]
     now = numbers_now(job, job.cards, shown)
     return JobRoots(
         entry.job_id,
         tuple(
             RootProcess(one.rank, one.pid, one.start, one.launches or one.role == job_services.SSHD)
-            for one in (*ranks, *doors)
-            if one.pid
+            for one in _started(job)
         ),
         job.supervisor_pid,
         tuple(now.get(card, _NOT_THERE) for card in job.cards),
         _first_rank(entry),
     )
+
+
+def begun(entry: Entry) -> list[tuple[int, int]]:
+    """The same processes by pid and start time: for who asks each second whether there are others."""
+    return [(one.pid, one.start) for one in _started(entry.job)]
+
+
+def _started(job: Job) -> list[Rank]:
+    if not job.spawned:
+        return []
+    # mpirun on node 0 starts the ranks of the other nodes below these nodes' sshd.
+    doors = [one for one in job.services if one.role == job_services.SSHD]
+    return [one for one in (*job.ranks, *doors) if one.pid]
 
 
 def places(entry: Entry) -> list[RankPlace]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import anyio
@@ -39,7 +39,6 @@ from muster.probes.cards.driver import Driver, View
 from muster.probes.cards.sampler import ProcessLook, Sampler
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.trees import JobRoots
-from muster.probes.kernel.trees import RootProcess as Process
 from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.spec import Boot
 from muster.supervisors.paths import Root
@@ -51,6 +50,8 @@ LAUNCHING_S = 30.0
 #: Between two readings of the cards' health for somebody who watches: on an H100 the calls of one take 4.2 ms together,
 #: 3.2 of them the energy counter (tests/fixtures/nvml/).
 WATCHED_HEALTH_S = 5.0
+#: The node's own series; and which metrics are added up over cards, where of others the mean is taken.
+_NODE, _SUMMED = SeriesKey("node"), frozenset({POWER, FABRIC})
 
 
 class SampledJobs(Protocol):
@@ -110,18 +111,22 @@ class Telemetry:
         self._listed_at = 0.0
         #: Jobs of the look at processes that is under way.
         self._asked: dict[str, Entry] = {}
-        #: Where the processes began that it, or the one before, has looked at.
-        self._begun: frozenset[tuple[str, Process]] = frozenset()
+        #: Pid and start time of the processes of which those began that it, or the one before, has looked at.
+        self._begun: frozenset[tuple[int, int]] = frozenset()
         self._usage: dict[str, JobUsage] = {}
         self._node: NodeUsage | None = None
         self._looked_up = 0.0
         #: When the last record was made of a look, and where the processes began that it saw.
         self._recorded_up = -math.inf
-        self._recorded: frozenset[tuple[str, Process]] = frozenset()
+        self._recorded: frozenset[tuple[int, int]] = frozenset()
         #: When somebody who watches last had the cards' health read.
         self._health_up = -math.inf
         self._busy: dict[SeriesKey, Busy] = {}
         self._read_up = 0.0
+        #: The cards as the driver listed them, the series of each, and of which of them the history was told.
+        self._cards: Mapping[int, Card] = {}
+        self._keys: Mapping[int, SeriesKey] = {}
+        self._told: set[int] = set()
         #: When each card was last asked what its parts did: that is noted once, not with each reading.
         self._activity_at: dict[int, float] = {}
         #: The links' counter of each card, and when it was read (seconds since the epoch).
@@ -228,9 +233,8 @@ class Telemetry:
         """The root processes of each job for the next look."""
         live = [entry for entry in self._jobs(anew=True) if entry.job.supervisor_pid or entry.job.spawned]
         self._asked = {entry.job_id: entry for entry in live}
-        roots = [job_processes.roots(entry, self._driver.view.uuids) for entry in live]
-        self._begun = _begun(roots)
-        return roots
+        self._begun = frozenset(begun for entry in live for begun in job_processes.begun(entry))
+        return [job_processes.roots(entry, self._driver.view.uuids) for entry in live]
 
     def _idle_percent(self, job_id: str) -> float:
         """Utilization up to which the hang rule takes a card of a job for idle."""
@@ -245,7 +249,7 @@ class Telemetry:
         for a while, whether a launcher has made its ranks: one that exits soon would not be known by its process."""
         live = [entry for entry in entries if not entry.job.state.final]
         launching = any(_launches(entry) and not entry.workers for entry in live)
-        if launching or not _begun(job_processes.roots(entry) for entry in live) <= self._begun:
+        if launching or not all(self._begun.issuperset(job_processes.begun(entry)) for entry in live):
             self._sampler.look_soon()
 
     # --- what comes ---------------------------------------------------------------------------------------------------
@@ -261,32 +265,48 @@ class Telemetry:
         # A missing reading is not counted: a pause is no reading.
         period = self._settings().telemetry.readings_s
         passed = min(up - before, 2 * period) if before else period
+        keys = self._series(view)
         values = {
-            index: {
-                **_values(seen.value, self._new_activity(view, index)),
-                FABRIC: self._new_fabric(view, index),
-            }
-            for index, seen in view.readings.items()
-            if index in view.cards
+            index: self._values(view, index, seen.value) for index, seen in view.readings.items() if index in keys
         }
         for index, value in values.items():
-            key = card_key(view.cards[index])
-            self.history.tell(key, SeriesFacts(view.kind, index))
-            self.history.note(key, at, value)
-        node = SeriesKey("node")
-        self.history.tell(node, SeriesFacts(view.kind))
-        self.history.note(node, at, _together([value for index, value in values.items() if index in view.whole]))
+            if index not in self._told:
+                self._told.add(index)
+                self.history.tell(keys[index], SeriesFacts(view.kind, index))
+            self.history.note(keys[index], at, value)
+        self.history.note(_NODE, at, _together([value for index, value in values.items() if index in view.whole]))
         for entry in self._jobs():
             if entry.job.cards and entry.job.started_at and not entry.job.state.final:
                 now = numbers_now(entry.job, entry.job.cards, view.uuids)
                 mine = _together([values[index] for index in now.values() if index in values])
                 self._note_job(entry, view, now, at, mine, passed)
 
-    def _new_activity(self, view: View, index: int) -> Activity:
-        """With no values where it is known already, or not told."""
+    def _series(self, view: View) -> Mapping[int, SeriesKey]:
+        """Of each card. They are worked out, and told to the history anew, where the driver lists other cards."""
+        if view.cards is not self._cards:
+            self._cards, self._told = view.cards, set()
+            self._keys = {index: card_key(card) for index, card in view.cards.items()}
+            self.history.tell(_NODE, SeriesFacts(view.kind))
+        return self._keys
+
+    def _values(self, view: View, index: int, reading: Reading) -> dict[int, float]:
+        """What a card has told, by metric."""
+        used, total, activity = reading.mem_used, reading.mem_total, self._new_activity(view, index)
+        found = {
+            UTIL: reading.util,
+            CARD_MEM: 100 * used / total if total and used is not None else None,
+            POWER: reading.power_w,
+            FABRIC: self._new_fabric(view, index),
+        }
+        if activity is not None:
+            found |= {SM: activity.sm, TENSOR: activity.tensor, DRAM: activity.dram}
+        return {metric: value for metric, value in found.items() if value is not None}
+
+    def _new_activity(self, view: View, index: int) -> Activity | None:
+        """None where it is known already, or not told."""
         seen = view.health.get(index)
         if seen is None or seen.value.activity is None or self._activity_at.get(index) == seen.at:
-            return _NONE
+            return None
         self._activity_at[index] = seen.at
         return seen.value.activity
 
@@ -310,16 +330,17 @@ class Telemetry:
         view: View,
         now: Mapping[int, int],
         at: float,
-        values: Mapping[int, float | None],
+        values: Mapping[int, float],
         passed: float,
     ) -> None:
         """`now`: the present numbers of the job's cards, by the job's own numbers."""
         busy = self._busy_of(entry) or Busy(entry.job.started_at)
-        if (util := values[UTIL]) is not None:
+        if (util := values.get(UTIL)) is not None:
             busy = Busy(busy.since, busy.total + util * passed, busy.seconds + passed)
         key = job_processes.key(entry)
         self._busy[key] = busy
-        cards = tuple((card_key(view.cards[index]), own) for own, index in now.items() if index in view.cards)
+        keys = self._series(view)
+        cards = tuple((keys[index], own) for own, index in now.items() if index in keys)
         self.history.tell(key, SeriesFacts(view.kind, busy=busy, cards=cards))
         self.history.note(key, at, values)
 
@@ -331,7 +352,7 @@ class Telemetry:
         self._node, self._usage = self._meter.take(
             look, places, lambda job, local: job_processes.device(asked[job], local)
         )
-        self.history.note(SeriesKey("node"), look.at, {CPU: self._node.cpu, MEM: self._node.mem})
+        self.history.note(_NODE, look.at, {CPU: self._node.cpu, MEM: self._node.mem})
         for job, usage in self._usage.items():
             if asked[job].spec.boot != Boot.RANKS:
                 asked[job].workers.update((rank.pid, rank.rank) for rank in usage.ranks)
@@ -379,35 +400,17 @@ def _launches(entry: Entry) -> bool:
     return entry.spec.boot != Boot.RANKS and bool(begun) and time.time() - begun <= LAUNCHING_S
 
 
-def _begun(jobs: Iterable[JobRoots]) -> frozenset[tuple[str, Process]]:
-    return frozenset((job.job, process) for job in jobs for process in job.roots)
-
-
 def card_key(card: Card) -> SeriesKey:
     """The series of a card, by its UUID: its history follows it into another slot."""
     return SeriesKey("card", card.uuid or card.bus_id or f"{card.kind} {card.index}")
 
 
-#: Nothing is known of what the parts of a card did.
-_NONE = Activity(0.0)
-
-
-def _values(reading: Reading, activity: Activity) -> dict[int, float | None]:
-    used, total = reading.mem_used, reading.mem_total
-    return {
-        UTIL: reading.util,
-        CARD_MEM: 100 * used / total if total and used is not None else None,
-        POWER: reading.power_w,
-        SM: activity.sm,
-        TENSOR: activity.tensor,
-        DRAM: activity.dram,
-    }
-
-
-def _together(values: Sequence[Mapping[int, float | None]]) -> dict[int, float | None]:
-    """Means over several cards, sums of power and of what passed their links; None if no card gives the reading."""
-    found: dict[int, float | None] = {}
-    for metric in (UTIL, CARD_MEM, POWER, SM, TENSOR, DRAM, FABRIC):
-        told = [value for card in values if (value := card.get(metric)) is not None]
-        found[metric] = sum(told) / (1 if metric in (POWER, FABRIC) else len(told)) if told else None
-    return found
+def _together(values: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Means over several cards, sums of power and of what passed their links; nothing of what no card tells."""
+    sums: dict[int, float] = {}
+    counts: dict[int, int] = {}
+    for card in values:
+        for metric, value in card.items():
+            sums[metric] = sums.get(metric, 0.0) + value
+            counts[metric] = counts.get(metric, 0) + 1
+    return {metric: total if metric in _SUMMED else total / counts[metric] for metric, total in sums.items()}

@@ -5,10 +5,11 @@ holds one thread, however often it is asked; and as long as all answer, one thre
 """
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
 import anyio
@@ -127,15 +128,29 @@ class CallThreads:
         if made:
             self._submit(made)
             try:
-                with anyio.move_on_after(limit_s):
-                    while not done.is_set():
-                        with anyio.move_on_after(min(PATIENCE_S, _PART * limit_s)):
-                            await done.wait()
-                        if not done.is_set():
-                            self._reinforce()
+                with anyio.move_on_after(limit_s), self._impatient(min(PATIENCE_S, _PART * limit_s), loop):
+                    await done.wait()
             finally:
                 self._give_up(made)
         return self._outcomes(calls, made, limit_s)
+
+    @contextlib.contextmanager
+    def _impatient(self, patience_s: float, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Gives what still waits threads of its own, each time that so many seconds have passed. A timer of the loop: a
+        scope of anyio for each of these times costs more than most of the calls."""
+
+        timer: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal timer
+            self._reinforce()
+            timer = loop.call_later(patience_s, look)
+
+        timer = loop.call_later(patience_s, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def ask(self, calls: Mapping[K, Callable[[], T]], limit_s: float) -> dict[K, Answer[T] | CallFailure | Late]:
         """As `run`, for a call that one of these threads is making: it blocks, and another thread makes these calls."""

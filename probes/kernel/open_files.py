@@ -11,6 +11,15 @@ def numbers(pid: int | str = "self", proc: Path | str = "/proc") -> list[int]:
     return [int(name) for name in os.listdir(f"{proc}/{pid}/fd")]
 
 
+def count() -> int | None:
+    """How many descriptors this process has, at the cost of one stat: Linux 6.2 and later give it as the size of the
+    folder (proc(5)); None where that is not told."""
+    try:
+        return os.stat("/proc/self/fd").st_size or None
+    except OSError:
+        return None
+
+
 def target(pid: int | str, number: int, proc: Path | str = "/proc") -> str:
     """The file of a descriptor: a path, which may end in " (deleted)", or "socket:[4711]". Raises OSError."""
     return os.readlink(f"{proc}/{pid}/fd/{number}")
