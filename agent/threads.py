@@ -5,15 +5,19 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TypeVar, TypeVarTuple
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import anyio
 import structlog
 from anyio import CapacityLimiter, to_thread
 
+from muster.probes.calls.call_threads import Answer, CallThreads, Late
+from muster.probes.calls.heartbeat import EARLY_S, until_tick
 from muster.probes.kernel.backoff import Backoff
+from muster.probes.kernel.dataclass import dataclass
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -22,6 +26,9 @@ Ts = TypeVarTuple("Ts")
 _PAUSE_S, _PAUSE_MOST_S, _SAY_S = 0.02, 1.0, 60.0
 #: Seconds after which a thread of `InOrder` that has nothing to do ends.
 _REST_S = 30.0
+
+#: So long, in seconds, looks of a round that hang hold up what the others have found; and only in their first round.
+_LATE_S = 2.0
 
 _log = structlog.get_logger(__name__)
 
@@ -183,3 +190,72 @@ def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[*Ts], object], 
     """Has an event loop call a function, from another thread; nothing where the loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *args)
+
+
+@dataclass(slots=True, eq=False)
+class _RoundLook(Generic[T]):
+    look: Callable[[], T]
+    take: Callable[[T], object]
+    period: Callable[[], float]
+    #: Seconds of the monotonic clock.
+    due: float = 0.0
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    error: Exception | None = None
+
+    def ended(self, outcome: Any) -> None:
+        try:
+            if isinstance(outcome, Answer):
+                self.take(outcome.value)
+            elif not isinstance(outcome, Late):
+                raise outcome.error
+        except Exception as error:  # a defect of this one ends neither the others nor the round
+            self.error = error
+            self.over.set()
+
+
+class Rounds:
+    """Looks that many need every few seconds, each at something else of its kind.
+
+    One thread makes all that are due, one after the other: to wake a thread for each of them costs more than the look.
+    One that hangs keeps the thread, and another makes the rest (`CallThreads`). For one event loop; `run` makes them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls = CallThreads(name)
+        self._looks: dict[_RoundLook[Any], None] = {}
+        self._news = asyncio.Event()
+
+    async def join(self, look: Callable[[], T], take: Callable[[T], object], period: Callable[[], float]) -> None:
+        """Has `look()` made in a thread, now and then every `period()` seconds, and `take` called on the loop with what
+        it says, until cancelled. Raises what one of them raises."""
+        mine = _RoundLook(look, take, period)
+        self._looks[mine] = None
+        self._news.set()
+        try:
+            await mine.over.wait()
+        finally:
+            del self._looks[mine]
+        if mine.error is not None:
+            raise mine.error
+
+    async def run(self) -> None:
+        """For ever."""
+        try:
+            while True:
+                self._news.clear()
+                now = time.monotonic()
+                due = [look for look in self._looks if look.due <= now + EARLY_S and look.error is None]
+                for look in due:
+                    look.due = now + until_tick(look.period(), now)
+                if due:
+                    outcomes = await self._calls.run({look: look.look for look in due}, _LATE_S)
+                    for look in due:
+                        if look in self._looks:
+                            look.ended(outcomes[look])
+                            # What it has found may have changed how soon it is to look again.
+                            look.due = min(look.due, now + until_tick(look.period(), now))
+                first = min((look.due for look in self._looks if look.error is None), default=None)
+                with anyio.move_on_after(None if first is None else max(0.0, first - time.monotonic())):
+                    await self._news.wait()
+        finally:
+            self._calls.close()

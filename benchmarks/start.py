@@ -1,4 +1,4 @@
-"""Eight ranks of `true`: from the call to the result."""
+"""Eight ranks of `true`, and 256 of them: from the call to the result."""
 
 import os
 import time
@@ -20,6 +20,8 @@ TORCHRUN_ROUNDS = 5
 PART = 0.15
 #: Not counted: the first of everything is slower.
 WARM_UP = 3
+#: A large job, how often, and its mark.
+MANY, MANY_ROUNDS, MANY_PART = 256, 9, 0.6
 #: The steps of a job, with the records that begin and end each; the first begins with the call, the last ends with the
 #: answer.
 _STEPS = (
@@ -72,13 +74,27 @@ def run(peers: Peers) -> Iterator[Row]:
     yield Row(f"{what}, with pre-checks", ms["checked"], "ms", "srun", ms.get("srun"))
     yield Row(f"muster run of {RANKS} x true", ms["cli"], "ms", "srun", ms.get("srun"))
     yield Row(f"muster run of {RANKS} x true", ms["cli"], "ms", "torchrun", ms.get("torchrun"))
+    yield _many(cluster, no_slurm)
 
 
-def call(here: node.Node, steps: dict[str, list[float]], *, skip_check: bool) -> float:
+def _many(cluster: Cluster | None, no_slurm: str) -> Row:
+    took: dict[str, list[float]] = {}
+    with node.running() as here:
+        for _ in range(MANY_ROUNDS + 1):
+            took.setdefault("call", []).append(call(here, {}, MANY, skip_check=True))
+            if cluster is not None:
+                took.setdefault("srun", []).append(time_command(cluster.srun(f"-n{MANY}", "true"), cluster.env))
+    ms = {name: median(values[1:]) * 1e3 for name, values in took.items()}
+    met = ms["call"] <= ms["srun"] * MANY_PART if "srun" in ms else None
+    what, mark = f"{MANY} x true, call to result", f"{MANY_PART:g} of srun"
+    return Row(what, ms["call"], "ms", "srun", ms.get("srun"), mark, met, no_slurm)
+
+
+def call(here: node.Node, steps: dict[str, list[float]], ranks: int = RANKS, *, skip_check: bool) -> float:
     """Seconds from Start to the answer of Wait."""
     begun = time.time()
     begin = time.perf_counter()
-    job_id = here.start(here.spec(["true"], RANKS, skip_check=skip_check))
+    job_id = here.start(here.spec(["true"], ranks, skip_check=skip_check))
     here.wait(job_id)
     seconds = time.perf_counter() - begin
     at = {"": begun}

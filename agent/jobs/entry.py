@@ -32,6 +32,8 @@ from muster.supervisors.system import trust
 
 #: Of a file that does not exist, or whose folder does not.
 GONE = (FileNotFoundError, NotADirectoryError)
+#: Bytes of a journal's beginning that are compared.
+_HEAD = 256
 #: Events with the numbers of the records that they were derived from.
 Told = list[tuple[int, Event]]
 _readings = itertools.count()
@@ -76,6 +78,8 @@ class Entry:
     fifos: dict[int, int] = field(default_factory=dict)
     #: How much of the journal is on disk for sure, as its supervisors said: nobody of ours makes it shorter.
     sure: int = 0
+    #: How its journal begins, with the time by which it is known to be this job's; empty: that was not seen yet.
+    head: bytes = b""
     #: What is wrong at this moment and in no journal: a sentence by source.
     notes: dict[str, str] | None = None
     #: Why its supervisor does nothing at this moment (stuck_supervisor.py); empty: as far as is known it works.
@@ -280,7 +284,10 @@ class Entry:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.paths.folder))
         sure = self.sure  # before the look: it grows meanwhile, on the loop, and the file before it
         with open(trust.open_own(self.paths.journal, os.O_RDONLY), "rb") as file:
-            size, line = os.fstat(file.fileno()).st_size, file.readline()
+            size, head = os.fstat(file.fileno()).st_size, os.pread(file.fileno(), _HEAD, 0)
+            if size >= sure and head and head == self.head:
+                return
+            line = file.readline()
         # First of all whose it is: another job's may be shorter as well.
         first = journal.decode(line)
         if self.records and first is not None and first.get("t") != self.job.accepted_at:
@@ -291,6 +298,8 @@ class Entry:
             raise JournalDamaged(str(self.paths.journal), 1, what)
         if line[:1] == b"\0":  # its writer continued after the hole
             raise JournalDamaged(str(self.paths.journal), 1, "somebody emptied it, and its first records are lost")
+        _, told, rest = head.partition(b'"t":')
+        self.head = head if self.records and first is not None and told and b"," in rest else b""
 
 
 def fetch(path: Path, end: int, number: int, size: int | None) -> tuple[list[Record], int]:

@@ -90,7 +90,9 @@ class Registry(JobTable):
         # Not the loop's own threads: readers of logs on a slow disk must not block the reading of journals.
         self._threads = pool = threads.Pool(8)
         checks = StartChecks(config, nursery, driver, health, root.active_figures)
-        self._around = Surroundings(config, nursery, checks.run, self.publish, pool, root, leasing, reserve, events)
+        self._around = Surroundings(
+            *(config, nursery, checks.run, self.publish, pool, root, leasing, reserve, events, threads.Rounds("jobs"))
+        )
         self._work = work = JobWork()
         self._tasks = tasks = JobTasks(self._around)
         self._loading = JobLoading(root, config, events, self, tasks, work, pool)

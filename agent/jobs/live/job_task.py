@@ -78,8 +78,9 @@ class JobTask:
         async with anyio.create_task_group() as tasks:
             job_id, events = self.entry.job_id, self._around.events
             was_stuck = events.last_told(STUCK_KIND, job_id) > events.last_told(WORKS_KIND, job_id)
-            tasks.start_soon(StuckSupervisor(self.entry, events.tell, was_stuck=was_stuck).run)
-            tasks.start_soon(JournalWatch(self.entry).run)
+            stuck = StuckSupervisor(self.entry, events.tell, was_stuck=was_stuck)
+            tasks.start_soon(stuck.run, self._around.rounds)
+            tasks.start_soon(JournalWatch(self.entry).run, self._around.rounds)
 
     async def _live(self) -> None:
         pause = Backoff(0.2, 30.0)

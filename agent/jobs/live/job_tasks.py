@@ -24,6 +24,7 @@ class JobTasks:
     def start(self, group: TaskGroup) -> None:
         """From now on tasks can begin; they run in this group."""
         self._group = group
+        group.start_soon(self._around.rounds.run, name="looks at jobs")
 
     def begin(self, entry: Entry, held: HeldJob | None) -> None:
         """`held` as JobTask has it."""

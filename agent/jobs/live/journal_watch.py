@@ -1,11 +1,9 @@
 """Detects a removed or emptied journal of a live job. Its supervisor continues, but a successor could not."""
 
-import anyio
 import structlog
 
 from muster.agent import threads
 from muster.agent.jobs.entry import GONE, Entry
-from muster.probes.calls.heartbeat import until_tick
 from muster.supervisors.supervision_errors import JournalDamaged, explain
 
 #: Seconds between two looks.
@@ -21,14 +19,11 @@ class JournalWatch:
         """Notes what it finds with `entry`."""
         self._entry = entry
         self._said = ""
-        self._threads = threads.Pool(1, abandon_on_cancel=True)
 
-    async def run(self) -> None:
+    async def run(self, rounds: threads.Rounds) -> None:
         """Looks, until cancelled."""
         try:
-            while True:
-                self._say(await self._threads.run(self._look))
-                await anyio.sleep(until_tick(LOOK_S))
+            await rounds.join(self._look, self._say, lambda: LOOK_S)
         finally:
             self._entry.note("record", "")
 

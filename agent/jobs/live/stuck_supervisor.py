@@ -4,13 +4,11 @@ FIFOs of its ranks, and no other part of muster would report it."""
 import time
 from collections.abc import Callable
 
-import anyio
 import structlog
 
 from muster.agent import threads
 from muster.agent.events.event_store import Event
 from muster.agent.jobs.entry import Entry
-from muster.probes.calls.heartbeat import until_tick
 from muster.probes.kernel import process
 from muster.probes.kernel.process import STUCK
 from muster.supervisors.supervision_errors import explain
@@ -37,23 +35,27 @@ class StuckSupervisor:
         #: The supervisor that the last looks in a row found stuck, and how many they were.
         self._stuck, self._looks = 0, 0
         self._said = ""
-        self._threads = threads.Pool(1, abandon_on_cancel=True)
 
-    async def run(self) -> None:
+    async def run(self, rounds: threads.Rounds) -> None:
         """Looks, until cancelled."""
         try:
-            while True:
-                try:
-                    # Abandoned when the daemon exits: a process that hangs in the kernel must not delay the exit.
-                    pid, state = await self._threads.run(self._look)
-                except OSError as error:  # out of descriptors, for example: the last known state stays
-                    _log.info("supervisor.not_looked_at", job=self._entry.job_id, error=explain(error))
-                else:
-                    self.saw(pid, state)
-                await anyio.sleep(until_tick(AGAIN_S if self._stuck else LOOK_S))
+            await rounds.join(self._try, self._take, lambda: AGAIN_S if self._stuck else LOOK_S)
         finally:
             self._entry.note("stuck", "")
             self._entry.stuck = ""
+
+    def _try(self) -> tuple[int, str] | OSError:
+        """Blocks."""
+        try:
+            return self._look()
+        except OSError as error:
+            return error
+
+    def _take(self, found: tuple[int, str] | OSError) -> None:
+        if isinstance(found, OSError):  # out of descriptors, for example: the last known state stays
+            _log.info("supervisor.not_looked_at", job=self._entry.job_id, error=explain(found))
+        else:
+            self.saw(*found)
 
     def saw(self, pid: int, state: str) -> None:
         """Takes one look: the pid of the supervisor (0: none), and its state as in /proc/PID/stat."""

@@ -46,7 +46,8 @@ from muster.supervisors.system.spare import Reserve
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all tasks share. `check` runs the checks before a start; `publish` is called after records were applied,
-    with the events that they become. `reserve`: descriptors for ending processes. `events`: of what no record says."""
+    with the events that they become. `reserve`: descriptors for ending processes. `events`: of what no record says.
+    `rounds`: for looks at each job."""
 
     config: Callable[[], Config]
     nursery: NurseryClient
@@ -57,6 +58,7 @@ class Surroundings:
     leasing: Leasing
     reserve: Reserve
     events: EventStore
+    rounds: threads.Rounds
 
 
 @dataclass(frozen=True, slots=True)

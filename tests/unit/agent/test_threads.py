@@ -1,9 +1,12 @@
 """Work in threads, where the node has none to give for a while."""
 
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from muster.agent import threads
 
@@ -65,3 +68,94 @@ async def test_on_the_loop_too_what_the_work_raises_is_its_own(none: list[int]) 
     none[0] = 1 << 30
     with anyio.fail_after(60), pytest.raises(ZeroDivisionError):
         await threads.run(divmod, 1, 0, here_after=0.1)
+
+
+@asynccontextmanager
+async def rounds() -> AsyncIterator[tuple[threads.Rounds, TaskGroup]]:
+    made = threads.Rounds("looks")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(made.run)
+        yield made, tasks
+        tasks.cancel_scope.cancel()
+
+
+class Heard(list[object]):
+    """What looks have said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.news = anyio.Event()
+
+    def __call__(self, said: object) -> None:
+        self.append(said)
+        self.news.set()
+
+    async def next(self) -> None:
+        with anyio.fail_after(30):
+            await self.news.wait()
+        self.news = anyio.Event()
+
+
+async def test_looks_of_a_round_are_made_again_and_again_in_a_thread():
+    makers, heard = set(), Heard()
+
+    def look() -> int:
+        makers.add(threading.get_ident())
+        return len(heard)
+
+    async with rounds() as (made, tasks):
+        for _ in range(20):
+            tasks.start_soon(made.join, look, heard, lambda: 0.02)
+        while len(heard) < 60:
+            await heard.next()
+    assert threading.get_ident() not in makers
+
+
+async def test_a_look_that_hangs_holds_up_no_other():
+    let_go, hangs, heard, late = threading.Event(), threading.Event(), Heard(), Heard()
+
+    def hang() -> str:
+        hangs.set()
+        let_go.wait(60)
+        return "after all"
+
+    async with rounds() as (made, tasks):
+        tasks.start_soon(made.join, hang, late, lambda: 0.05)
+        await anyio.to_thread.run_sync(hangs.wait, 30)
+        tasks.start_soon(made.join, lambda: "well", heard, lambda: 0.05)
+        for _ in range(3):
+            await heard.next()
+        assert not late
+        let_go.set()
+        await late.next()  # its next look, as nobody waited for the one that hung
+
+
+async def test_who_leaves_a_round_hears_nothing_more():
+    heard, other = Heard(), Heard()
+    async with rounds() as (made, tasks):
+        tasks.start_soon(made.join, lambda: "other", other, lambda: 0.02)
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(made.join, lambda: "mine", heard, lambda: 0.02)
+                await heard.next()
+                scope.cancel()
+        count = len(heard)
+        for _ in range(3):
+            await other.next()
+        assert len(heard) == count
+
+
+@pytest.mark.parametrize("where", ["look", "take"])
+async def test_a_defect_of_a_look_is_that_of_who_asked(where: str):
+    heard = Heard()
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    look, take = (fails, heard) if where == "look" else (lambda: 1, fails)
+    async with rounds() as (made, tasks):
+        tasks.start_soon(made.join, lambda: "well", heard, lambda: 0.02)
+        with pytest.raises(ZeroDivisionError), anyio.fail_after(30):
+            await made.join(look, take, lambda: 0.02)
+        heard.news = anyio.Event()
+        await heard.next()  # the others go on
