@@ -35,8 +35,8 @@ def log_of(root: Root, job_id: str, job: Job, rank: Rank) -> LogFiles:
     if rank.rank <= SERVICE:
         path = root.service_log(job_id, job.node_rank, rank.local_rank)
         return LogFiles(rank.rank, path, index_of(path))
-    names = (job_id, rank.rank, rank.device)
-    return LogFiles(rank.rank, root.rank_log(*names), root.rank_index(*names))
+    path = root.rank_log(job_id, rank.rank, rank.device)
+    return LogFiles(rank.rank, path, index_of(path))
 
 
 def logs_of(root: Root, job_id: str, job: Job) -> Iterator[LogFiles]:

@@ -204,14 +204,26 @@ def encode(
     steps_at = at + len(processes) * _PROCESS.size
     data = _Data(steps_at + total * _STEP.size)
     texts = {"": 0}
+
+    def packed(step: StartStep) -> bytes:
+        a, b, c, content = _parameters(step)
+        if step.cannot not in texts:
+            texts[step.cannot] = data.place(_text(step.cannot))
+        where = data.place(content) if content else 0
+        return _STEP.pack(step.op, texts[step.cannot], a & _WORD, b & _WORD, c & _WORD, where, len(content))
+
+    #: Most steps are the same for all ranks.
+    known: dict[tuple[object, ...], bytes] = {}
     for rank, own in processes:
         table += _PROCESS.pack(0, rank, steps_at + len(steps), len(own))
         for step in own:
-            a, b, c, content = _parameters(step)
-            if step.cannot not in texts:
-                texts[step.cannot] = data.place(_text(step.cannot))
-            where = data.place(content) if content else 0
-            steps += _STEP.pack(step.op, texts[step.cannot], a & _WORD, b & _WORD, c & _WORD, where, len(content))
+            if step.op is Op.EXEC:  # with its own environment
+                steps += packed(step)
+                continue
+            key = (step.op, step.cannot, step.values)
+            if (found := known.get(key)) is None:
+                found = known[key] = packed(step)
+            steps += found
     size = data.at + len(data.content) + 8
     header = _HEADER.pack(_MAGIC, size, len(processes), gate, unborn, 0, 0, int(outside))
     return b"".join((header, table, steps, data.content, bytes(8)))
