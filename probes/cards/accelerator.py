@@ -251,6 +251,9 @@ class Health:
     parts: Mapping[str, float] = field(default_factory=dict)
     #: A program was asked (npu-smi) that tells less than the library: what is missing here is unknown.
     partial: bool = False
+    #: Fields above that the driver failed to tell this time, each with its words. Any other None: there is no such
+    #: reading.
+    untold: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.probes.cards.accelerator import NVIDIA, Card, DriverError, Numbers
-from muster.probes.cards.nvidia.nvidia_calls import Nvml
+from muster.probes.cards.nvidia.nvidia_calls import Failed, Nvml
 from muster.probes.kernel import pci
 from muster.probes.kernel.known_names import device_node
 
@@ -57,11 +57,12 @@ def describe(nvml: Nvml, handle: Any, index: int, memory_bytes: int | None, sysf
     )
 
 
-def links(nvml: Nvml, handle: Any) -> list[bool]:
-    """Whether each of its NVLinks is up; a link that the card has not ends the list."""
+def links(nvml: Nvml, handle: Any, failed: Failed | None = None) -> list[bool]:
+    """Whether each of its NVLinks is up; a link that the card has not, or that the driver failed to report (`failed`),
+    ends the list."""
     found: list[bool] = []
     for link in range(MAX_LINKS):
-        state = nvml.maybe("nvmlDeviceGetNvLinkState", handle, link)
+        state = nvml.maybe("nvmlDeviceGetNvLinkState", handle, link, failed=failed)
         if state is None:
             break
         found.append(bool(state))

@@ -9,7 +9,18 @@ from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.kernel.known_names import device_number
 from muster.probes.node.kernel_files import listed
-from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, Roots, about, counted, for_kinds
+from muster.probes.node.node_check import (
+    About,
+    CardFacts,
+    Look,
+    NodeCheck,
+    NodeRule,
+    Roots,
+    about,
+    counted,
+    for_kinds,
+    untold,
+)
 
 DRIVER = NodeCheck(
     "driver",
@@ -159,6 +170,8 @@ async def recovery(look: Look) -> list[CheckResult]:
                 results.append(say.not_told(_silent(facts.sick)))
         elif facts.health is None:
             results.append(say.not_told("its readings are not known yet"))
+        elif missing := untold(say, facts.health, ("recovery_action",)):
+            results += missing
         elif wish is None:
             results.append(say.off("its driver does not report it"))
         else:

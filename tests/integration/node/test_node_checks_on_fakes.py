@@ -147,6 +147,56 @@ def test_a_sick_nvidia_card_is_found_and_its_neighbours_are_not(start, item, cha
     assert looking.findings(item) == []
 
 
+@pytest.mark.parametrize("code", [7, 10, 999])
+@pytest.mark.parametrize(
+    ("item", "changes", "functions"),
+    [
+        ("row-remap", {"remapped_failure": True}, ["nvmlDeviceGetRemappedRows"]),
+        ("recovery", {"recovery_action": 2}, ["nvmlDeviceGetFieldValues"]),
+        ("fabric", {"fabric_state": 3, "fabric_status": 15}, ["nvmlDeviceGetGpuFabricInfoV"]),
+        ("pcie", {"pcie_width": 4}, ["nvmlDeviceGetCurrPcieLinkWidth"]),
+        ("persistence", {"persistence": False}, ["nvmlDeviceGetPersistenceMode"]),
+        (
+            "ecc",
+            {"sram_uncorrected": 1},
+            ["nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetTotalEccErrors"],
+        ),
+        ("ecc", {"dram_uncorrected": 1}, ["nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetMemoryErrorCounter"]),
+        ("temperature", {"temp_c": 120}, ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]),
+    ],
+)
+def test_a_call_that_fails_takes_no_finding_back_and_makes_none(start, item, changes, functions, code):
+    """Not one time-out of the driver makes a broken card fit again."""
+    cards, looking = start("nvidia")
+    for name, value in changes.items():
+        setattr(cards[3], name, value)
+    before = looking.findings(item)
+    assert [device for device, *_ in before] == ["card 3"]
+    for function in functions:
+        cards[3].fail(function, code)
+    assert looking.findings(item) == [("card 3", Code.NODE_NOT_TOLD, UNKNOWN)]
+    cards[3].clear()
+    assert looking.findings(item) == before
+
+
+@pytest.mark.parametrize("code", [3, 13, 25])
+def test_a_card_that_has_no_such_reading_has_no_finding(start, code):
+    cards, looking = start("nvidia")
+    for function in ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetPersistenceMode", "nvmlDeviceGetNvLinkState"):
+        cards[3].fail(function, code)
+    assert looking.findings("row-remap persistence nvlink nvlink-errors") == []
+
+
+def test_links_that_the_driver_fails_to_report_are_not_down(start):
+    cards, looking = start("nvidia")
+    assert looking.findings("nvlink nvlink-errors") == []
+    cards[2].fail("nvmlDeviceGetNvLinkState", 999)
+    untold = ("card 2", Code.NODE_NOT_TOLD, UNKNOWN)
+    assert looking.findings("nvlink nvlink-errors") == [untold, untold]
+    cards[2].clear()
+    assert looking.findings("nvlink nvlink-errors") == []
+
+
 def of_card(looking: Looking, index: int) -> list[list[str]]:
     """What the driver has reported of a card."""
     return [event for event in looking.ask("events") if event[1] == f"card {index}"]
