@@ -327,6 +327,12 @@ _CARDS: dict[Code, Explanation] = {
         "Let the node's jobs end, then run `muster check clear`; if the finding stays, run `muster node reset CARD`.",
         Action.DRAIN,
     ),
+    Code.GPU_IMEX_REQUIRED: _bad(
+        "The driver asks to recover the IMEX domain: the card no longer shares memory with cards of other nodes.",
+        "Let the jobs on the nodes of the domain end, then run `systemctl restart nvidia-imex` on each of them; if the"
+        " finding stays, reboot.",
+        Action.INVESTIGATE,
+    ),
     Code.GPU_ECC_SRAM_UNCORRECTED: _bad(
         "The card's on-chip memory has had an uncorrectable error since the driver was loaded.",
         f"{_RESET_FIRST}; if the error comes back, have the card replaced.",

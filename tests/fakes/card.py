@@ -138,6 +138,7 @@ class FakeCard:
     fabric_state = _Value(int, "fabric_state")
     fabric_status = _Value(int, "fabric_status")
     fabric_health = _Value(int, "fabric_health")
+    fabric_mask = _Value(int, "fabric_mask")
 
     board = _Value(int, "board")
     chip = _Value(int, "chip")

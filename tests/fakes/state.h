@@ -150,6 +150,7 @@ struct card {
     int32_t fabric_state;
     int32_t fabric_status;
     int32_t fabric_health;
+    int32_t fabric_mask;
     uint32_t link_up;
     int32_t link_count;
     int32_t link_version;

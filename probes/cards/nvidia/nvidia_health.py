@@ -30,11 +30,12 @@ _FIELDS = (
     (_RETIRED_DBE, 0),
     (_RETIRED_PENDING, 0),
 )
-#: Bits 0 and 1 of a fabric's health mask: whether it runs with degraded bandwidth; and the summaries (nvml.h).
-_BANDWIDTH, _DEGRADED, _FULL = 0x3, 1, 2
-_HEALTHY, _LIMITED = 1, 3
-
-
+#: A fabric's health mask (nvml.h): where its parts begin, and which values mean a fault; 0 means that the driver does
+#: not report this part. Of the configuration each value above 1 is a fault of its own.
+_BANDWIDTH_AT, _ROUTE_AT, _CONFIGURATION_AT = 0, 4, 8
+_PAIR, _CONFIGURATION, _TRUE, _FALSE, _CORRECT = 0x3, 0xF, 1, 2, 1
+#: ... and its summaries.
+_HEALTHY, _UNHEALTHY, _LIMITED = 1, 2, 3
 #: What the fields are in Health, where it matters that the driver failed to report one.
 _NAMES = {
     _MEMORY_TEMP: "mem_temp_c",
@@ -207,8 +208,13 @@ def _fabric(look: _HealthCalls) -> tuple[int | None, int | None, int | None]:
             continue
         if not info.state:
             break
-        if hasattr(info, "healthSummary"):
-            return int(info.state), int(info.status), int(info.healthSummary) or None
-        bandwidth = info.healthMask & _BANDWIDTH
-        return int(info.state), int(info.status), {_DEGRADED: _LIMITED, _FULL: _HEALTHY}.get(bandwidth)
+        summary = int(getattr(info, "healthSummary", 0)) or _summary(int(info.healthMask))
+        return int(info.state), int(info.status), summary
     return None, None, None
+
+
+def _summary(mask: int) -> int | None:
+    """The summary of a health mask, for a driver that gives none; None where the mask says nothing."""
+    if mask >> _ROUTE_AT & _PAIR == _TRUE or mask >> _CONFIGURATION_AT & _CONFIGURATION > _CORRECT:
+        return _UNHEALTHY
+    return {_TRUE: _LIMITED, _FALSE: _HEALTHY}.get(mask >> _BANDWIDTH_AT & _PAIR)

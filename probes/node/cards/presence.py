@@ -53,7 +53,7 @@ RECOVERY = NodeCheck(
     "recovery",
     "the driver does not ask for a reset of a card, or a reboot",
     30.0,
-    (Code.GPU_RESET_REQUIRED, Code.GPU_REBOOT_REQUIRED, Code.GPU_DRAIN_REQUIRED),
+    (Code.GPU_RESET_REQUIRED, Code.GPU_REBOOT_REQUIRED, Code.GPU_DRAIN_REQUIRED, Code.GPU_IMEX_REQUIRED),
     of_cards=True,
 )
 
@@ -156,7 +156,7 @@ def _nodes(roots: Roots, kind: str) -> int:
 
 
 async def recovery(look: Look) -> list[CheckResult]:
-    """NVML's field 230 (1 reset the card, 2 reboot, 3 drain P2P, 4 drain and reset), and its code 16."""
+    """NVML's field 230 (nvmlDeviceGpuRecoveryAction_t of nvml.h 13.5), and its code 16."""
     results = []
     for facts in look.cards(NVIDIA):
         say = about(RECOVERY.item, facts)
@@ -195,6 +195,15 @@ def _recovery(say: About, wish: int) -> CheckResult:
         case 4:
             reason = "the driver asks to end the work and reset the card"
             return say.found(Code.GPU_RESET_REQUIRED, reason, "4 (drain and reset)", threshold)
+        case 5:
+            reason = "the driver asks to recover the IMEX domain"
+            return say.found(Code.GPU_IMEX_REQUIRED, reason, "5 (recover IMEX domain)", threshold)
+        case 6:
+            reason = "the driver asks for a reset of the card's PCI Express bus"
+            return say.found(Code.GPU_RESET_REQUIRED, reason, "6 (bus reset)", threshold)
+        case 7:
+            reason = "the driver asks for a reboot of the whole system"
+            return say.found(Code.GPU_REBOOT_REQUIRED, reason, "7 (system reboot)", threshold)
         case _:
             return say.not_told(f"recovery action {wish} is unknown to muster")
 

@@ -215,6 +215,9 @@ async def test_persistence_mode_that_is_off():
         (2, Code.GPU_REBOOT_REQUIRED),
         (3, Code.GPU_DRAIN_REQUIRED),
         (4, Code.GPU_RESET_REQUIRED),
+        (5, Code.GPU_IMEX_REQUIRED),
+        (6, Code.GPU_RESET_REQUIRED),
+        (7, Code.GPU_REBOOT_REQUIRED),
         (9, Code.NODE_NOT_TOLD),
     ],
 )
