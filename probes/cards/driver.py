@@ -56,14 +56,15 @@ class Driver:
         backends: Sequence[Backend] | None = None,
         *,
         dev: Path = Path("/dev"),
+        closed: str = "",
     ) -> None:
         """`backends` are tried in this order, by default NVIDIA's and Ascend's; where none has a card there are slots.
-        `dev` is where device nodes are."""
+        `dev` is where device nodes are. `closed`: why the driver stays closed until `take_again`."""
         self._settings = settings
         self._finder = Finder(vendors() if backends is None else backends, lambda: settings().slots, dev)
         self.call_threads = CallThreads("cards")
         self._listening = Listening()
-        self._view = View()
+        self._view = View(driver=Sick(Trouble.FAILED, closed, time.time()) if closed else None)
         self._backend: Backend | None = None
         self._opening = anyio.Lock()
         #: Counts openings, so that what was asked before one is not taken for an answer after it.
@@ -83,7 +84,7 @@ class Driver:
         self._backoff = Backoff(REOPEN_S, RAREST_S)
         self._closed = False
         #: Why the library is kept closed; empty: it is not.
-        self._let_go = ""
+        self._let_go = closed
 
     @property
     def view(self) -> View:

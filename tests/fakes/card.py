@@ -314,6 +314,10 @@ class FakeCard:
         self.cards.check_name(function)
         self._faults.set(function, code=code)
 
+    def crash(self, function: str) -> None:
+        """The function ends the process that calls it for this card by SIGSEGV, until `clear`."""
+        self.fail(function, CONSTANTS["FAKE_CRASH"])
+
     def hang(self, function: str = "*") -> None:
         """Calls of the function ("*": all) for this card wait until `clear`, and then go on."""
         self.cards.check_name(function)

@@ -79,6 +79,9 @@ struct moving {
 };
 
 /* Of one function, or of all ("*"): what it returns, and whether it waits first. `waiting` counts calls that wait. */
+/* The code of a fault that ends the process, as a defect of the library would. */
+#define FAKE_CRASH 11111
+
 struct fault {
     char function[64];
     int32_t used;
