@@ -36,12 +36,15 @@ from muster.probes.cards.nvidia.nvidia_calls import (
     MISMATCH,
     NO_PERMISSION,
     NOT_SUPPORTED,
+    PERCENT,
+    POWER_MW,
     UNINITIALIZED,
     VERSION_MISMATCH,
     Nvml,
     load,
     reload,
     trouble,
+    within,
 )
 from muster.probes.cards.nvidia.nvidia_events import Listener
 from muster.probes.kernel.dataclass import dataclass
@@ -193,11 +196,11 @@ class Nvidia(Backend):
         handle = session.handle(index)
         util = session.nvml.maybe("nvmlDeviceGetUtilizationRates", handle)  # not with MIG
         used, total, reserved = session.memory(handle)
-        power = session.nvml.maybe("nvmlDeviceGetPowerUsage", handle)
+        power = within(session.nvml.maybe("nvmlDeviceGetPowerUsage", handle), POWER_MW)
         return Reading(
-            util=None if util is None else float(util.gpu),
-            mem_util=None if util is None else float(util.memory),
-            mem_used=used,
+            util=None if util is None else within(float(util.gpu), PERCENT),
+            mem_util=None if util is None else within(float(util.memory), PERCENT),
+            mem_used=None if used is not None and total is not None and used > total else used,
             mem_total=total,
             power_w=None if power is None else power / 1000,
             mem_reserved=reserved,

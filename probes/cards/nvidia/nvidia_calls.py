@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 
 from muster.probes.cards.accelerator import DriverError, Trouble
 
+#: The most that a card can have: percent, milliwatts (some ten times the largest), a counter (all bits but the first).
+PERCENT, POWER_MW, COUNT = 100, 20_000_000, 0x7FFFFFFFFFFFFFFF
 #: pynvml loads exactly this one.
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -200,6 +202,12 @@ class Nvml:
             elif answer.nvmlReturn and answer.nvmlReturn not in _NO_READING and failed is not None:
                 failed(answer.fieldId, str(trouble(answer.nvmlReturn)))
         return found
+
+
+def within(value: float | None, most: float, least: float = 0) -> float | None:
+    """The value; None for one that no card can have. NVML writes -1 (NVML_VALUE_NOT_AVAILABLE, all bits) and says
+    success, and so do drivers in trouble."""
+    return value if value is not None and least <= value <= most else None
 
 
 #: Member of nvmlValue_t by nvmlValueType_t.

@@ -4,7 +4,7 @@ import ctypes
 from typing import Any
 
 from muster.probes.cards.accelerator import Health, LinkErrors, Remapped, RetiredPages
-from muster.probes.cards.nvidia.nvidia_calls import Nvml
+from muster.probes.cards.nvidia.nvidia_calls import COUNT, PERCENT, POWER_MW, Nvml, within
 from muster.probes.cards.nvidia.nvidia_card import links
 
 #: nvmlClockType_t, nvmlMemoryErrorType_t, nvmlEccCounterType_t, nvmlMemoryLocation_t.
@@ -36,6 +36,8 @@ _BANDWIDTH_AT, _ROUTE_AT, _CONFIGURATION_AT = 0, 4, 8
 _PAIR, _CONFIGURATION, _TRUE, _FALSE, _CORRECT = 0x3, 0xF, 1, 2, 1
 #: ... and its summaries.
 _HEALTHY, _UNHEALTHY, _LIMITED = 1, 2, 3
+#: What a card can have: degrees Celsius, MHz, lanes, generations of PCI Express.
+_COLDEST, _HOTTEST, _FASTEST, _LANES, _GENERATIONS = -60, 200, 20_000, 64, 16
 #: What the fields are in Health, where it matters that the driver failed to report one.
 _NAMES = {
     _MEMORY_TEMP: "mem_temp_c",
@@ -61,6 +63,17 @@ class _HealthCalls:
                 self.untold.pop(field, None)
         return value
 
+    def number(self, told: str, most: float, name: str, *args: Any, least: float = 0) -> Any:
+        """As `ask`, for a field that is a number. One that cannot be is not told."""
+        return self.within(told, self.ask(told, name, *args), most, least)
+
+    def within(self, told: str, value: Any, most: float, least: float = 0) -> Any:
+        """The value, None for one that cannot be."""
+        if value is not None and within(value, most, least) is None:
+            self.failed(told, f"NVML says {value:g}")
+            return None
+        return value
+
     def fields(self, wanted: tuple[tuple[int, int], ...], told: str = "") -> dict[int, float | int]:
         """As `Nvml.fields`. `told`: the field of Health that all of these tell."""
         return self.nvml.fields(
@@ -75,47 +88,49 @@ class _HealthCalls:
 def health(nvml: Nvml, handle: Any) -> Health:
     """Raises DriverError where the card is lost or must be reset, or if the driver was unloaded."""
     look = _HealthCalls(nvml, handle)
-    ask = look.ask
+    ask, number = look.ask, look.number
     fields = look.fields(_FIELDS)
-    limit = ask("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit")
+    limit = number("power_limit_w", POWER_MW, "nvmlDeviceGetEnforcedPowerLimit")
     ecc = ask("ecc_on", "nvmlDeviceGetEccMode")
     persistence = ask("persistence", "nvmlDeviceGetPersistenceMode")
     corrected, uncorrected = _sram(look)
     state, status, summary = _fabric(look)
     recovery = fields.get(_RECOVERY)
     up = tuple(links(nvml, handle, lambda text: look.failed("links link_errors", text)))
-    memory_temp = fields.get(_MEMORY_TEMP)
+    memory_temp = look.within("mem_temp_c", fields.get(_MEMORY_TEMP), _HOTTEST, _COLDEST)
     return Health(
         power_limit_w=None if limit is None else limit / 1000,
         temp_c=_temperature(look),
         mem_temp_c=float(memory_temp) if memory_temp else None,  # 0: there is no sensor
-        sm_clock_mhz=_number(ask("sm_clock_mhz", "nvmlDeviceGetClockInfo", _SM)),
-        mem_clock_mhz=_number(ask("mem_clock_mhz", "nvmlDeviceGetClockInfo", _MEM)),
-        encoder=_first(ask("encoder", "nvmlDeviceGetEncoderUtilization")),
-        decoder=_first(ask("decoder", "nvmlDeviceGetDecoderUtilization")),
-        energy_mj=ask("energy_mj", "nvmlDeviceGetTotalEnergyConsumption"),
+        sm_clock_mhz=_number(number("sm_clock_mhz", _FASTEST, "nvmlDeviceGetClockInfo", _SM)),
+        mem_clock_mhz=_number(number("mem_clock_mhz", _FASTEST, "nvmlDeviceGetClockInfo", _MEM)),
+        encoder=within(_first(ask("encoder", "nvmlDeviceGetEncoderUtilization")), PERCENT),
+        decoder=within(_first(ask("decoder", "nvmlDeviceGetDecoderUtilization")), PERCENT),
+        energy_mj=number("energy_mj", COUNT, "nvmlDeviceGetTotalEnergyConsumption"),
         fabric_bytes=_fabric_bytes(fields),
         pcie_replay=ask("pcie_replay", "nvmlDeviceGetPcieReplayCounter"),
-        pcie_width=ask("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
-        pcie_width_max=ask("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
-        pcie_gen=ask("pcie_gen", "nvmlDeviceGetCurrPcieLinkGeneration"),
-        pcie_gen_max=ask("pcie_gen_max", "nvmlDeviceGetMaxPcieLinkGeneration"),
+        pcie_width=number("pcie_width", _LANES, "nvmlDeviceGetCurrPcieLinkWidth"),
+        pcie_width_max=number("pcie_width_max", _LANES, "nvmlDeviceGetMaxPcieLinkWidth"),
+        pcie_gen=number("pcie_gen", _GENERATIONS, "nvmlDeviceGetCurrPcieLinkGeneration"),
+        pcie_gen_max=number("pcie_gen_max", _GENERATIONS, "nvmlDeviceGetMaxPcieLinkGeneration"),
         event_reasons=_event_reasons(look),
         persistence=None if persistence is None else bool(persistence),
         ecc_on=None if ecc is None else bool(ecc[0]),
-        ecc_corrected=ask("ecc_corrected", "nvmlDeviceGetTotalEccErrors", _CORRECTED, _VOLATILE),
-        ecc_uncorrected=ask("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
+        ecc_corrected=number("ecc_corrected", COUNT, "nvmlDeviceGetTotalEccErrors", _CORRECTED, _VOLATILE),
+        ecc_uncorrected=number("ecc_uncorrected", COUNT, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
         sram_corrected=corrected,
         sram_uncorrected=uncorrected,
-        dram_corrected=ask("dram_corrected", "nvmlDeviceGetMemoryErrorCounter", _CORRECTED, _VOLATILE, _DRAM),
+        dram_corrected=number("dram_corrected", COUNT, "nvmlDeviceGetMemoryErrorCounter", _CORRECTED, _VOLATILE, _DRAM),
         remapped=_remapped(look),
         recovery_action=None if recovery is None else int(recovery),
         retired=_retired(fields),
         links=() if "links" in look.untold else up,
         link_errors=None if "links" in look.untold else _link_errors(look, len(up)),
-        sm_clock_max_mhz=_number(ask("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", _SM)),
-        app_clock_mhz=_number(ask("app_clock_mhz", "nvmlDeviceGetApplicationsClock", _SM)),
-        app_clock_default_mhz=_number(ask("app_clock_default_mhz", "nvmlDeviceGetDefaultApplicationsClock", _SM)),
+        sm_clock_max_mhz=_number(number("sm_clock_max_mhz", _FASTEST, "nvmlDeviceGetMaxClockInfo", _SM)),
+        app_clock_mhz=_number(number("app_clock_mhz", _FASTEST, "nvmlDeviceGetApplicationsClock", _SM)),
+        app_clock_default_mhz=_number(
+            number("app_clock_default_mhz", _FASTEST, "nvmlDeviceGetDefaultApplicationsClock", _SM)
+        ),
         fabric_state=state,
         fabric_status=status,
         fabric_health=summary,
@@ -136,7 +151,7 @@ def _temperature(look: _HealthCalls) -> float | None:
     value = look.ask("temp_c", "nvmlDeviceGetTemperatureV", 0)
     if value is None:  # older than driver 560; the call below is to go with CUDA 14
         value = look.ask("temp_c", "nvmlDeviceGetTemperature", 0)
-    return _number(value)
+    return _number(look.within("temp_c", value, _HOTTEST, _COLDEST))
 
 
 def _event_reasons(look: _HealthCalls) -> int | None:
@@ -192,8 +207,8 @@ def _sram(look: _HealthCalls) -> tuple[int | None, int | None]:
         if look.ask(both, "nvmlDeviceGetSramEccErrorStatus", ctypes.byref(status)) is not None:
             return int(status.volatileCor), int(status.volatileUncParity + status.volatileUncSecDed)
     return (
-        look.ask("sram_corrected", "nvmlDeviceGetMemoryErrorCounter", _CORRECTED, _VOLATILE, _SRAM),
-        look.ask("sram_uncorrected", "nvmlDeviceGetMemoryErrorCounter", _UNCORRECTED, _VOLATILE, _SRAM),
+        look.number("sram_corrected", COUNT, "nvmlDeviceGetMemoryErrorCounter", _CORRECTED, _VOLATILE, _SRAM),
+        look.number("sram_uncorrected", COUNT, "nvmlDeviceGetMemoryErrorCounter", _UNCORRECTED, _VOLATILE, _SRAM),
     )
 
 

@@ -300,6 +300,23 @@ def test_health(both):
     assert health.energy_mj >= 123_456_789
 
 
+def test_what_no_card_can_have_is_not_told(both):
+    """NVML_VALUE_NOT_AVAILABLE is -1; a driver in trouble gives it, and worse, with success."""
+    cards, backend = both
+    card, none = cards[3], (1 << 32) - 1
+    card.util = card.mem_util = none
+    card.power_w, card.mem_reserved, card.mem_used = none / 1000, card.mem_total + 1, card.mem_total + 1
+    card.temp_c, card.mem_temp_c, card.sm_clock_mhz, card.pcie_width = 255, 255, none, none
+    reading = backend.read(3)
+    assert (reading.util, reading.mem_util, reading.power_w, reading.mem_used) == (None,) * 4
+    assert reading.mem_total == card.mem_total
+    health = backend.health(3)
+    assert (health.temp_c, health.mem_temp_c, health.sm_clock_mhz, health.pcie_width) == (None,) * 4
+    assert {"temp_c", "mem_temp_c", "sm_clock_mhz", "pcie_width"} <= set(health.untold)
+    card.util, card.temp_c = 100, 0
+    assert (backend.read(3).util, backend.health(3).temp_c) == (100, 0)
+
+
 @pytest.mark.parametrize(
     ("functions", "fields"),
     [

@@ -24,6 +24,7 @@ CODE = Path(__file__).parents[4] / "probes/cards/nvidia"
 NUMBERS: dict[str, dict[str, Any]] = {
     "backend": {"_MEMORY_V2": "nvmlMemory_v2", "_TRIES": None, "_FIRST_MIG": None, "_MIG_PER_CARD": None},
     "nvidia_calls": {
+        **dict.fromkeys(("PERCENT", "POWER_MW", "COUNT"), None),
         "LIBRARY": None,
         "UNINITIALIZED": "NVML_ERROR_UNINITIALIZED",
         "INVALID_ARGUMENT": "NVML_ERROR_INVALID_ARGUMENT",
@@ -89,6 +90,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_VERSION": "NVML_GPM_METRICS_GET_VERSION",
     },
     "nvidia_health": {
+        **dict.fromkeys(("_COLDEST", "_HOTTEST", "_FASTEST", "_LANES", "_GENERATIONS"), None),
         "_SM": "NVML_CLOCK_SM",
         "_MEM": "NVML_CLOCK_MEM",
         "_CORRECTED": "NVML_MEMORY_ERROR_TYPE_CORRECTED",
