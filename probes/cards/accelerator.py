@@ -109,6 +109,8 @@ class Card:
     capability: tuple[int, int] | None = None
     #: A part of a card that a virtual machine was given (vGPU).
     guest: bool = False
+    #: The driver failed to tell something of this, this time: it is to be asked again.
+    incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ _CLOSE_S = 2.0
 _BUSY_LOOK_S = 0.05
 #: The threads' keys for what is of the whole driver, and for what two cards say of each other: either may hang on it.
 _WHOLE, _LINKS = "driver", "links"
+#: What a card says of itself, whatever it was asked.
+_UNUSABLE = frozenset({Trouble.LOST, Trouble.RESET_REQUIRED})
 #: Fields of View by card.
 _VALUES = ("readings", "health", "holders")
 
@@ -315,20 +317,18 @@ class Driver:
 
     def _ask(self, backend: Backend, what: What, card: Card) -> tuple[Card | None, Seen[Any]]:
         """Blocks. What the card says, and who it is where that is not known yet."""
-        value: Any
-        if what is What.READINGS:
-            value = backend.read(card.index)
-        elif what is What.HEALTH:
-            value = backend.health(card.index)
-        else:
-            value = tuple(backend.holders(card.index))
-        seen, described = Seen(time.time(), value), None
+        asked: dict[What, Callable[[int], Any]] = {What.READINGS: backend.read, What.HEALTH: backend.health}
+        value = tuple(backend.holders(card.index)) if what is What.HOLDERS else asked[what](card.index)
+        seen, described, unknown = Seen(time.time(), value), None, card.incomplete or card.index in self._unknown
         # The instances of a card in MIG mode may change while it is used.
-        if card.index in self._unknown or (card.mig and what is What.HEALTH):
+        if card.index in self._unknown or ((card.mig or unknown) and what is What.HEALTH):
             try:
                 described = backend.describe(card)
-            except DriverError:
-                pass  # it is asked again with its next reading
+            except DriverError as error:
+                if error.trouble in _UNUSABLE:
+                    raise
+            if described is not None and described.incomplete and not unknown:
+                described = None  # less than is known
         return described, seen
 
     def _take(

@@ -52,9 +52,11 @@ _CARD = {
 }
 #: From whatever call they come, they are about more than that one reading.
 _GRAVE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH, LOST, RESET_REQUIRED})
-#: With these a call says that this card or this library has no such reading. Every other code is a failure: the reading
-#: exists, and is unknown this time.
-_NO_READING = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_FOUND, VERSION_MISMATCH, DEPRECATED})
+#: With these a call says that this card, this library or this user has no such reading. Every other code is a failure:
+#: the reading exists, and is unknown this time.
+_NO_READING = frozenset(
+    {NOT_SUPPORTED, FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_FOUND, NO_PERMISSION, VERSION_MISMATCH, DEPRECATED}
+)
 #: What is done with the words of a call that failed.
 Failed = Callable[[str], None]
 _OF_DRIVER = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, MISMATCH})

@@ -32,28 +32,34 @@ def bus_id(told: str | bytes) -> str:
 
 def describe(nvml: Nvml, handle: Any, index: int, memory_bytes: int | None, sysfs: Path = pci.SYSFS) -> Card:
     """All but its links. Raises DriverError where the card or the driver does not answer at all."""
-    place = nvml.maybe("nvmlDeviceGetPciInfo_v3", handle)
+    failed: list[str] = []
+
+    def ask(name: str, *args: Any) -> Any:
+        return nvml.maybe(name, handle, *args, failed=failed.append)
+
+    place = ask("nvmlDeviceGetPciInfo_v3")
     bus = bus_id(place.busId) if place is not None else ""
-    minor = nvml.maybe("nvmlDeviceGetMinorNumber", handle)
-    mig = nvml.maybe("nvmlDeviceGetMigMode", handle)
-    capability = nvml.maybe("nvmlDeviceGetCudaComputeCapability", handle)
+    minor = ask("nvmlDeviceGetMinorNumber")
+    mig = ask("nvmlDeviceGetMigMode")
+    capability = ask("nvmlDeviceGetCudaComputeCapability")
     return Card(
         index=index,
         kind=NVIDIA,
-        uuid=nvml.maybe("nvmlDeviceGetUUID", handle) or "",
-        model=nvml.maybe("nvmlDeviceGetName", handle) or "",
+        uuid=ask("nvmlDeviceGetUUID") or "",
+        model=ask("nvmlDeviceGetName") or "",
         memory_bytes=memory_bytes,
         bus_id=bus,
         numa_node=_numa_node(nvml, handle, bus, sysfs),
         cpus=_cpus(nvml, handle, bus, sysfs),
         node="" if minor is None else f"/dev/{device_node(NVIDIA, minor)}",
         numbers=Numbers(physical=minor),
-        serial=nvml.maybe("nvmlDeviceGetSerial", handle) or "",
+        serial=ask("nvmlDeviceGetSerial") or "",
         mig=bool(mig and mig[0]),
-        slowdown_c=_celsius(nvml.maybe("nvmlDeviceGetTemperatureThreshold", handle, _SLOWDOWN)),
-        mem_max_c=_celsius(nvml.maybe("nvmlDeviceGetTemperatureThreshold", handle, _MEM_MAX)),
+        slowdown_c=_celsius(ask("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN)),
+        mem_max_c=_celsius(ask("nvmlDeviceGetTemperatureThreshold", _MEM_MAX)),
         capability=None if capability is None else (int(capability[0]), int(capability[1])),
-        guest=nvml.maybe("nvmlDeviceGetVirtualizationMode", handle) == _VGPU,
+        guest=ask("nvmlDeviceGetVirtualizationMode") == _VGPU,
+        incomplete=bool(failed),
     )
 
 

@@ -580,6 +580,43 @@ async def driver(make, tmp_path, monkeypatch):
     await driver.close()
 
 
+async def test_what_a_card_failed_to_tell_of_itself_is_asked_again(driver):
+    cards, driver = driver
+    cards[1].mig, cards[1].mig_count = 1, 2
+    for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetMigMode"):
+        cards[1].fail(function, 999)
+    view = await driver.open()
+    assert (view.cards[1].uuid, view.cards[1].mig) == ("", False)
+    cards[1].clear()
+    view = await driver.refresh(What.HEALTH)
+    assert (view.cards[1].uuid, view.cards[1].mig) == (cards[1].uuid, True) and {1100, 1101} <= view.cards.keys()
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"]
+)
+async def test_a_call_that_fails_takes_no_instance_away(driver, function):
+    cards, driver = driver
+    cards[1].mig, cards[1].mig_count = 1, 2
+    before = (await driver.open()).cards
+    assert 1101 in before
+    cards[1].fail(function, 999)
+    assert (await driver.refresh(What.HEALTH)).cards == before
+    cards[1].clear()
+    cards[1].mig_count = 1
+    assert (await driver.refresh(What.HEALTH)).cards.keys() == before.keys() - {1101}
+
+
+async def test_a_card_that_is_lost_when_it_is_asked_who_it_is(driver):
+    cards, driver = driver
+    cards[1].fail("nvmlDeviceGetUUID", 15)
+    assert (await driver.open()).sick[1].trouble is Trouble.LOST
+    assert (await driver.refresh(What.READINGS)).sick[1].trouble is Trouble.LOST
+    cards[1].clear()
+    view = await driver.refresh(What.READINGS)
+    assert not view.sick and view.cards[1].uuid == cards[1].uuid
+
+
 async def refreshed(driver, until):
     """Readings, again and again until a view is as it must become."""
     with anyio.fail_after(60):
