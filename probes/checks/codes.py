@@ -251,7 +251,10 @@ _CARDS: dict[Code, Explanation] = {
         steady=True,
     ),
     Code.DRIVER_FAILED: _bad(
-        "The driver does not start.", "The reason quotes the driver; reload the driver, or reboot.", steady=True
+        "The driver does not start, or muster keeps it closed because its library crashed musterd.",
+        "The reason quotes the driver, and names a container that lost its devices; otherwise reload the driver, or"
+        " reboot.",
+        steady=True,
     ),
     Code.DRIVER_HANG: _unsure(
         "A driver call does not return, for one card or for all. muster continues to query the other cards, and"

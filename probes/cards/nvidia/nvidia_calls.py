@@ -19,6 +19,7 @@ UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 1, 2,
 INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 7, 9, 10, 12, 13
 LOST, RESET_REQUIRED, MISMATCH, NO_MEMORY, NO_RESOURCES = 15, 16, 18, 20, 23
 VERSION_MISMATCH, DEPRECATED, GPU_NOT_FOUND = 25, 26, 28
+NO_POWER, NO_INTERRUPT, BAD_INFOROM, BLOCKED, UNKNOWN = 8, 11, 14, 17, 999
 
 _TROUBLES = {
     NOT_SUPPORTED: Trouble.NOT_TOLD,
@@ -40,6 +41,11 @@ _DRIVER = {
     LIBRARY_NOT_FOUND: f"{LIBRARY} is not found: install the driver's libraries, or give the container the `utility` "
     "capability",
     MISMATCH: "the kernel module is of another version than the libraries: reload it, or reboot",
+    **dict.fromkeys(
+        # A container's device rules do not outlive a reload of systemd (nvidia-container-toolkit's issue 48).
+        (BLOCKED, UNKNOWN),
+        "in a container, check that it may still open /dev/nvidia*, and start it anew if not; else see dmesg",
+    ),
 }
 #: What helps where it is one card.
 _CARD = {
@@ -49,6 +55,10 @@ _CARD = {
     GPU_NOT_FOUND: "the driver has no card with this number",
     LOST: "it fell off the bus: reboot; if it happens again, have the hardware inspected",
     RESET_REQUIRED: "run `muster node reset CARD`, or reboot",
+    NO_POWER: "check the card's auxiliary power cables",
+    NO_INTERRUPT: "the kernel gets no interrupts from it: look for its lines in dmesg, and reboot",
+    BAD_INFOROM: "its infoROM is corrupted: have the card inspected",
+    BLOCKED: "the device rules of the container or of the unit (cgroup) block the card's device node: allow it",
 }
 #: From whatever call they come, they are about more than that one reading.
 _GRAVE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH, LOST, RESET_REQUIRED})

@@ -80,7 +80,8 @@ def test_without_the_library_pynvml_is_not_needed(monkeypatch):
         (18, Trouble.MISMATCH, "reload it, or reboot"),
         (15, Trouble.LOST, "GPU is lost (15)"),
         (20, Trouble.NOT_TOLD, "Insufficient Memory (20)"),
-        (999, Trouble.FAILED, "Unknown Error (999)"),
+        (999, Trouble.FAILED, "Unknown Error (999): in a container, check that it may still open /dev/nvidia*"),
+        (17, Trouble.FAILED, "(17): in a container, check that it may still open /dev/nvidia*"),
         (2, Trouble.FAILED, "Invalid Argument (2)"),
     ],
 )
@@ -220,6 +221,8 @@ def test_a_card_that_tells_no_memory_did_answer(both, number):
     [
         ("nvmlDeviceGetHandleByIndex_v2", 15, Trouble.LOST, "GPU is lost (15): it fell off the bus"),
         ("nvmlDeviceGetHandleByIndex_v2", 999, Trouble.FAILED, "Unknown Error (999)"),
+        ("nvmlDeviceGetHandleByIndex_v2", 8, Trouble.FAILED, "(8): check the card's auxiliary power cables"),
+        ("nvmlDeviceGetHandleByIndex_v2", 17, Trouble.FAILED, "(17): the device rules of the container"),
         ("nvmlDeviceGetMemoryInfo_v2", 15, Trouble.LOST, "GPU is lost (15): it fell off the bus"),
         ("nvmlDeviceGetMemoryInfo_v2", 16, Trouble.RESET_REQUIRED, "muster node reset"),
         ("nvmlDeviceGetMemoryInfo_v2", 20, Trouble.NOT_TOLD, "Insufficient Memory (20)"),
