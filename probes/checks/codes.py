@@ -33,7 +33,7 @@ class Explanation:
     `condition`: a result with this code means that something is wrong *now*; otherwise the code belongs to an event, or
     means that nothing is wrong. `age_s` (seconds) applies only with `clears` AGE. `steady`: the finding does not come
     and go, so the first look without it ends it. `presence`: the finding is about which cards exist, not about those
-    that a job can get.
+    that a job can get. `lasting`: a card that does not report the reading any more keeps the finding.
     """
 
     what: str
@@ -46,6 +46,7 @@ class Explanation:
     steady: bool = False
     presence: bool = False
     reset_ends: bool = False
+    lasting: bool = False
 
 
 _DAY = 86_400.0
@@ -71,8 +72,11 @@ def _bad(
     *,
     steady: bool = False,
     reset_ends: bool = False,
+    lasting: bool = False,
 ) -> Explanation:
-    return Explanation(what, remedy, Status.CRITICAL, action, clears, steady=steady, reset_ends=reset_ends)
+    return Explanation(
+        what, remedy, Status.CRITICAL, action, clears, steady=steady, reset_ends=reset_ends, lasting=lasting
+    )
 
 
 def _unsure(what: str, remedy: str, *, condition: bool = True, steady: bool = False) -> Explanation:
@@ -358,11 +362,13 @@ _CARDS: dict[Code, Explanation] = {
         "A row of the card's memory is broken. The next reset replaces it with a spare row.",
         f"{_RESET_FIRST}.",
         Action.RESET_DEVICE,
+        lasting=True,
     ),
     Code.GPU_ROW_REMAP_FAILED: _bad(
         "A broken row of the card's memory could not be replaced: no spare row is left.",
         "Have the card replaced.",
         Action.RMA,
+        lasting=True,
     ),
     Code.GPU_PAGES_PENDING: _bad(
         "A page of the card's memory is broken (cards before Ampere). The next reset takes it out of use.",

@@ -17,6 +17,8 @@ _REPLAY, _LINK_RECOVERY, _CRC = 161, 162, 163
 _RECOVERED_5, _UNRECOVERED_5, _EFFECTIVE_5 = 213, 214, 219
 #: Pages taken out of use, for corrected and for uncorrected errors; whether some wait (cards before Ampere).
 _RETIRED_SBE, _RETIRED_DBE, _RETIRED_PENDING = 29, 30, 31
+#: Rows of memory that were replaced, for corrected and for uncorrected errors; whether one waits, whether one failed.
+_ROWS_SBE, _ROWS_DBE, _ROWS_PENDING, _ROWS_FAILURE = 142, 143, 144, 145
 #: The scope for "all links together".
 _ALL_LINKS = 0xFFFFFFFF
 _FIELDS = (
@@ -196,7 +198,17 @@ def _link_errors(look: _HealthCalls, links: int) -> LinkErrors | None:
 
 def _remapped(look: _HealthCalls) -> Remapped | None:
     told = look.ask("remapped", "nvmlDeviceGetRemappedRows")
-    return None if told is None else Remapped(int(told[0]), int(told[1]), bool(told[2]), bool(told[3]))
+    if told is not None:
+        return Remapped(int(told[0]), int(told[1]), bool(told[2]), bool(told[3]))
+    if "remapped" in look.untold:
+        return None
+    # The call does not serve a card with MIG instances (nvml.h).
+    wanted = (_ROWS_SBE, _ROWS_DBE, _ROWS_PENDING, _ROWS_FAILURE)
+    rows = look.fields(tuple((number, 0) for number in wanted), "remapped")
+    if _ROWS_PENDING not in rows or _ROWS_FAILURE not in rows:
+        return None
+    corrected, uncorrected, pending, failure = (int(rows.get(number, 0)) for number in wanted)
+    return Remapped(corrected, uncorrected, bool(pending), bool(failure))
 
 
 def _sram(look: _HealthCalls) -> tuple[int | None, int | None]:

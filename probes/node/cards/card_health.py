@@ -117,7 +117,12 @@ def row_remap(say: About, facts: CardFacts, health: Health, _look: Look) -> list
     """Rows that wait for a reset, and rows for which there is no spare one."""
     rows = health.remapped
     if rows is None:
-        return [say.off("it does not replace rows of its memory")]
+        why = (
+            "its driver does not report rows in MIG mode"
+            if facts.card.mig
+            else "it does not replace rows of its memory"
+        )
+        return [say.off(why)]
     observed = f"{rows.correctable} correctable, {rows.uncorrectable} uncorrectable"
     found = []
     if rows.failure:

@@ -303,6 +303,13 @@ def test_health(both):
     assert health.energy_mj >= 123_456_789
 
 
+def test_rows_of_a_card_whose_instances_refuse_the_call_for_them(both):
+    cards, backend = both
+    cards[3].fail("nvmlDeviceGetRemappedRows", 3)
+    cards[3].remapped_correctable, cards[3].remapped_uncorrectable, cards[3].remapped_failure = 4, 1, True
+    assert backend.health(3).remapped == Remapped(4, 1, False, True)
+
+
 def test_what_no_card_can_have_is_not_told(both):
     """NVML_VALUE_NOT_AVAILABLE is -1; a driver in trouble gives it, and worse, with success."""
     cards, backend = both
@@ -343,7 +350,7 @@ def test_what_no_card_can_have_is_not_told(both):
             ["nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetMemoryErrorCounter"],
             ["sram_corrected", "sram_uncorrected", "dram_corrected"],
         ),
-        (["nvmlDeviceGetRemappedRows"], ["remapped"]),
+        (["nvmlDeviceGetRemappedRows", "field:144"], ["remapped"]),
         (["nvmlDeviceGetGpuFabricInfoV"], ["fabric_state", "fabric_status", "fabric_health"]),
     ],
 )
