@@ -20,7 +20,7 @@ from muster.probes.cards.accelerator import SLOT, Backend, Card, CardEvent, Driv
 from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.cards.drivers import Finder, FoundDriver, vendors
 from muster.probes.cards.listening import Listening
-from muster.probes.cards.view import CardTroubles, Seen, Sick, View, What
+from muster.probes.cards.view import CardTroubles, Seen, Sick, View, What, described_by, linked
 from muster.probes.kernel.backoff import Backoff
 
 K = TypeVar("K", bound=Hashable)
@@ -66,7 +66,7 @@ class Driver:
         self._finder = Finder(vendors() if backends is None else backends, lambda: settings().slots, dev)
         self.call_threads = CallThreads("cards")
         self._listening = Listening()
-        self._view = View(driver=Sick(Trouble.FAILED, closed, time.time()) if closed else None)
+        self._view = View()
         self._backend: Backend | None = None
         self._opening = anyio.Lock()
         #: Counts openings, so that what was asked before one is not taken for an answer after it.
@@ -87,6 +87,9 @@ class Driver:
         self._closed = False
         #: Why the library is kept closed; empty: it is not.
         self._let_go = closed
+        if closed:
+            found, sick = self._finder.by_node(), Sick(Trouble.FAILED, closed, time.time())
+            self._view = View(found.kind, cards={card.index: card for card in found.cards}, driver=sick)
 
     @property
     def view(self) -> View:
@@ -145,7 +148,7 @@ class Driver:
         if self._unlinked and what is What.READINGS:
             links = await self._links(backend, self._view.cards, end - time.monotonic())
             if self._generation == generation and not self._opening.locked():
-                self._view = replace(self._view, cards=_linked(self._view.cards, links))
+                self._view = replace(self._view, cards=linked(self._view.cards, links))
         return self._view
 
     async def relist(self, *, anew: bool = False) -> View:
@@ -292,7 +295,7 @@ class Driver:
         calls = {index: partial(backend.describe, card) for index, card in cards.items()}
         for index, outcome in (await self.call_threads.run(calls, limit_s)).items():
             if isinstance(outcome, Answer):
-                cards = _described(cards, outcome.value)
+                cards = described_by(cards, outcome.value)
                 continue
             if isinstance(outcome, CallFailure):
                 error = no_answer(outcome, "describing the card")
@@ -303,7 +306,7 @@ class Driver:
                     continue
                 self._ledger.failed(index, What.READINGS, error)
             self._unknown.add(index)
-        return _linked(cards, await self._links(backend, cards, limit_s)), None
+        return linked(cards, await self._links(backend, cards, limit_s)), None
 
     async def _links(self, backend: Backend, cards: Iterable[int], limit_s: float) -> Mapping[int, tuple[int, ...]]:
         """The direct links among the cards that have said who they are; where that takes longer, none, and they are
@@ -348,7 +351,7 @@ class Driver:
                 if described is not None and index in cards:
                     self._unlinked = self._unlinked or index in self._unknown
                     self._unknown.discard(index)
-                    cards = _described(cards, replace(described, peers=described.peers or cards[index].peers))
+                    cards = described_by(cards, replace(described, peers=described.peers or cards[index].peers))
                 continue
             values.pop(index, None)
             error = no_answer(outcome, f"card {index}")
@@ -388,13 +391,3 @@ class Driver:
 
 def _with_slots(view: View, slots: tuple[Card, ...]) -> View:
     return view if len(slots) == len(view.cards) else replace(view, cards={card.index: card for card in slots})
-
-
-def _described(cards: Mapping[int, Card], card: Card) -> dict[int, Card]:
-    """The cards with what one of them tells of itself, and with the instances that it has now."""
-    others = {index: one for index, one in cards.items() if one.parent != card.index}
-    return dict(sorted((others | {one.index: one for one in (card, *card.instances)}).items()))
-
-
-def _linked(cards: Mapping[int, Card], links: Mapping[int, tuple[int, ...]]) -> dict[int, Card]:
-    return {index: replace(card, peers=links.get(index, card.peers)) for index, card in cards.items()}
