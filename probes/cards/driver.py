@@ -372,7 +372,9 @@ class Driver:
             self._nobody_answers = all(isinstance(outcome, CallFailure) for outcome in outcomes.values())
             if not self._nobody_answers:
                 self._backoff.reset()
-        changed: dict[str, Any] = {what.value: values}
+        overdue_s = self._listening.overdue_s
+        deaf_s = overdue_s if overdue_s >= self._settings().driver_deadline_s else 0.0
+        changed: dict[str, Any] = {what.value: values, "deaf_s": deaf_s}
         # Who works with these looks again when they are others, and that costs more than this look.
         if cards is not view.cards:
             changed["cards"] = cards

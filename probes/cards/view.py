@@ -53,6 +53,7 @@ class View:
     holders: Mapping[int, Seen[tuple[Holder, ...]]] = field(default_factory=dict)
     sick: Mapping[int, Sick] = field(default_factory=dict)
     driver: Sick | None = None
+    deaf_s: float = 0.0
 
     @property
     def whole(self) -> Mapping[int, Card]:

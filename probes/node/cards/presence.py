@@ -84,6 +84,11 @@ async def driver(look: Look) -> list[CheckResult]:
         if sick.trouble is Trouble.HANG and (look.only is None or index in look.only):
             one = About(DRIVER.item, f"card {index}", index)
             results.append(one.found(Code.DRIVER_HANG, sick.text, sick.trouble, "each call returns"))
+    if view.deaf_s:
+        reason = (
+            f"the wait for its events has not returned for {view.deaf_s:.0f} s: muster gets no Xids from the driver"
+        )
+        results.append(say.found(Code.DRIVER_HANG, reason, "events", "each call returns"))
     version = f"{view.kind} driver {view.version}".strip()
     others = [
         facts for facts in look.cards(NVIDIA, ASCEND) if facts.sick is None or facts.sick.trouble is not Trouble.HANG

@@ -249,6 +249,16 @@ def test_a_card_whose_calls_hang_is_unknown_and_the_others_answer(start):
     assert not [f for f in found if f[0] == "card 1" and f[2] == CRITICAL]
 
 
+def test_a_driver_whose_wait_for_events_hangs(start):
+    cards, looking = start("nvidia", 0.5)
+    cards.hang("nvmlEventSetWait_v2")
+    deaf = [("", Code.DRIVER_HANG, UNKNOWN)]
+    eventually(lambda: looking.findings("driver") == deaf, message="the hanging wait is found")
+    assert looking.findings("ecc gpu-lost") == []
+    cards.clear()
+    eventually(lambda: looking.findings("driver") == [], message="the wait returns")
+
+
 def test_a_driver_that_is_unloaded(start):
     cards, looking = start("nvidia")
     cards.unload()
