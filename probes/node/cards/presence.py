@@ -86,7 +86,7 @@ async def driver(look: Look) -> list[CheckResult]:
             results.append(one.found(Code.DRIVER_HANG, sick.text, sick.trouble, "each call returns"))
     if view.deaf_s:
         reason = (
-            f"the wait for its events has not returned for {view.deaf_s:.0f} s: muster gets no Xids from the driver"
+            f"the wait for its events has not returned for {view.deaf_s:.0f} s: muster gets no events (Xids) from it"
         )
         results.append(say.found(Code.DRIVER_HANG, reason, "events", "each call returns"))
     version = f"{view.kind} driver {view.version}".strip()
