@@ -248,7 +248,9 @@ async def _open_driver(daemon: Daemon) -> None:
     if daemon.crash.closed:
         daemon.leasing.known.set()  # that the cards are unknown
         await anyio.sleep(daemon.crash.pause_s)
-        await daemon.driver.take_again()
+        sick = daemon.driver.view.driver
+        if sick is not None and sick.text == daemon.crash.closed:  # a reset may have taken it over
+            await daemon.driver.take_again()
     else:
         await daemon.driver.open()
     daemon.leasing.known.set()

@@ -1,12 +1,16 @@
 """A driver's library that ends the daemon which calls it."""
 
+import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Daemon, alive
+from muster.agent.node import driver_crashes
+from muster.probes.kernel import process
+from tests.conftest import Daemon, alive, eventually
 from tests.fakes import FakeCards
 from tests.fakes.card import FakeCard
 
@@ -46,3 +50,18 @@ def test_a_driver_that_crashes_the_daemon_twice_is_left_alone_and_jobs_can_be_st
     daemon.stop("job", grace_s=1)
     assert not alive(pid)
     assert daemon.process is not None and daemon.process.poll() is None
+
+
+def test_the_driver_is_opened_again_when_the_pause_is_over(
+    make_daemon: Callable[..., Daemon], cards: FakeCards
+) -> None:
+    daemon = make_daemon("", cards.env)
+    daemon.kill()
+    text = f"NVML crashed musterd in {CALL}"
+    left = {"boot": process.boot_id(), "crashes": 2, "at": time.time() - driver_crashes.FIRST_S + 3, "text": text}
+    daemon.root.driver_crashes.write_text(json.dumps(left))
+    daemon.root.driver_crashes.chmod(0o600)
+    daemon.start()
+    eventually(lambda: "NVIDIA" in daemon.cli("node").stdout, message="the cards are listed")
+    done = daemon.cli("run", "--cards", "1", "--", "true")
+    assert done.returncode == 0, done.stderr
