@@ -217,7 +217,11 @@ def _sram(look: _HealthCalls) -> tuple[int | None, int | None]:
     if layout is not None:
         status, both = layout(), "sram_corrected sram_uncorrected"
         if look.ask(both, "nvmlDeviceGetSramEccErrorStatus", ctypes.byref(status)) is not None:
-            return int(status.volatileCor), int(status.volatileUncParity + status.volatileUncSecDed)
+            uncorrected = int(status.volatileUncParity + status.volatileUncSecDed)
+            return (
+                look.within("sram_corrected", int(status.volatileCor), COUNT),
+                look.within("sram_uncorrected", uncorrected, COUNT),
+            )
     return (
         look.number("sram_corrected", COUNT, "nvmlDeviceGetMemoryErrorCounter", _CORRECTED, _VOLATILE, _SRAM),
         look.number("sram_uncorrected", COUNT, "nvmlDeviceGetMemoryErrorCounter", _UNCORRECTED, _VOLATILE, _SRAM),

@@ -323,6 +323,11 @@ def test_what_no_card_can_have_is_not_told(both):
     health = backend.health(3)
     assert (health.temp_c, health.mem_temp_c, health.sm_clock_mhz, health.pcie_width) == (None,) * 4
     assert {"temp_c", "mem_temp_c", "sm_clock_mhz", "pcie_width"} <= set(health.untold)
+    card.sram_uncorrected = (1 << 64) - 1
+    health = backend.health(3)
+    assert (health.sram_uncorrected, health.ecc_uncorrected) == (None, None)
+    assert {"sram_uncorrected", "ecc_uncorrected"} <= set(health.untold)
+    card.sram_uncorrected = 0
     card.util, card.temp_c = 100, 0
     assert (backend.read(3).util, backend.health(3).temp_c) == (100, 0)
 
