@@ -17,7 +17,7 @@ from muster.agent.errors import StartupError
 from muster.agent.host import heap, lockfile, log_setup, ownership, state_folder
 from muster.agent.link import nursery_start
 from muster.agent.link.nursery_start import Begun
-from muster.agent.node import degraded
+from muster.agent.node import degraded, driver_crashes
 from muster.probes.kernel import late_import
 from muster.supervisors.paths import Root
 from muster.supervisors.system.urgency import prefer_session
@@ -96,6 +96,7 @@ def _serve(root: Root, settings: LiveConfig, owner_fd: int | None, begun: Begun 
     """Raises StartupError, alone or in groups. The daemon that left the sockets has ended: it would hold the lock."""
     for path in (root.socket, root.reader_socket):
         path.unlink(missing_ok=True)
+    crash = driver_crashes.watch(root)
     # Before gRPC is imported: the daemon never forks, and gRPC's handlers for it cost and can hang.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     os.environ["GRPC_SSL_CIPHER_SUITES"] = _NO_TLS_1_2
@@ -108,7 +109,7 @@ def _serve(root: Root, settings: LiveConfig, owner_fd: int | None, begun: Begun 
 
     heap.collect()
     loop = {"use_uvloop": True}
-    anyio.run(wiring.serve, root, settings, owner_fd, begun, backend="asyncio", backend_options=loop)
+    anyio.run(wiring.serve, root, settings, owner_fd, begun, crash, backend="asyncio", backend_options=loop)
     for path in (root.socket, root.reader_socket):
         path.unlink(missing_ok=True)
 

@@ -43,6 +43,7 @@ from muster.agent.logs.log_keeping import LogKeeping
 from muster.agent.metrics.exporter import Metrics
 from muster.agent.metrics.slow_metrics import SlowMetrics
 from muster.agent.node.degraded import Degraded
+from muster.agent.node.driver_crashes import DriverCrash
 from muster.agent.node.health import NodeHealth
 from muster.agent.notify.sender import Notifier
 from muster.agent.report.failed_jobs import FailedReports
@@ -74,6 +75,7 @@ class Daemon(ServerContext):
     explaining: Explaining
     ending: Ending
     owner_fd: int | None
+    crash: DriverCrash
 
     def note(self, kind: str, message: str) -> None:
         """An event about the daemon itself."""
@@ -81,12 +83,12 @@ class Daemon(ServerContext):
         self.events.append([(None, event)])
 
 
-async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None) -> None:
+async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None, crash: DriverCrash) -> None:
     """All between start and end. `owner_fd`: the pipe of the command that this daemon serves; None: there is none.
-    `begun`: the nursery that is being started. Raises StartupError, alone or in groups: also for an end that nobody
-    asked for."""
+    `begun`: the nursery that is being started; `crash`: what the daemon before this one left. Raises StartupError,
+    alone or in groups: also for an end that nobody asked for."""
     try:
-        daemon = await _build(root, config, owner_fd, begun)
+        daemon = await _build(root, config, owner_fd, begun, crash)
         await _load(daemon)
     except OSError as error:
         raise StartupError(f"cannot use the state folder {root.state}: {explain(error)}") from error
@@ -102,7 +104,9 @@ async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Beg
         raise StartupError(daemon.ending.failure)
 
 
-async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None) -> Daemon:
+async def _build(
+    root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None, crash: DriverCrash
+) -> Daemon:
     """Raises OSError, StartupError."""
     stopping = anyio.Event()
     tls = Credentials(config.now.tls) if config.now.tls.listen else None
@@ -110,7 +114,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
     nursery = NurseryClient(root, owner_fd=owner_fd, begun=begun)
 
     # Cards and node.
-    driver = Driver(config.cards)
+    driver = Driver(config.cards, closed=crash.closed)
     health = NodeHealth(root, config, events, driver)
     leasing = Leasing(config, events, driver, health)
     health.holder = leasing.holder
@@ -180,6 +184,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Be
         explaining=explaining,
         ending=Ending(config, registry, notifier, keeping, stopping, owned=owner_fd is not None),
         owner_fd=owner_fd,
+        crash=crash,
     )
 
 
@@ -222,7 +227,8 @@ async def _run(daemon: Daemon) -> None:
         tasks.start_soon(daemon.collecting.run)
         async with anyio.create_task_group() as serving:
             await serving.start(serve_api, daemon)
-            daemon.note("node.started", f"musterd {build.FULL} started")
+            before = f"; {daemon.crash.text}, before this one" if daemon.crash.text else ""
+            daemon.note("node.started", f"musterd {build.FULL} started{before}")
             systemd.notify("READY=1")
             if daemon.owner_fd is not None:
                 tasks.start_soon(daemon.ending.end_with_owner, daemon.owner_fd)
@@ -239,7 +245,14 @@ async def _run(daemon: Daemon) -> None:
 
 async def _open_driver(daemon: Daemon) -> None:
     await daemon.resets.settle()
-    await daemon.driver.open()
+    if daemon.crash.closed:
+        daemon.leasing.known.set()  # that the cards are unknown
+        await anyio.sleep(daemon.crash.pause_s)
+        sick = daemon.driver.view.driver
+        if sick is not None and sick.text == daemon.crash.closed:  # a reset may have taken it over
+            await daemon.driver.take_again()
+    else:
+        await daemon.driver.open()
     daemon.leasing.known.set()
 
 

@@ -258,6 +258,16 @@ class Root:
         return self.run / "musterd.lock"
 
     @property
+    def crash_stack(self) -> Path:
+        """The stack with which the daemon crashed; see agent/node/driver_crashes.py."""
+        return self.run / "crash.stack"
+
+    @property
+    def driver_crashes(self) -> Path:
+        """How often the daemon crashed in a driver's library."""
+        return self.run / "driver_crashes.json"
+
+    @property
     def state_lock(self) -> Path:
         """Held by the daemon, too: one per state folder, also where its run folder was removed under it."""
         return self.state / "musterd.lock"

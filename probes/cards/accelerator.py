@@ -109,6 +109,8 @@ class Card:
     capability: tuple[int, int] | None = None
     #: A part of a card that a virtual machine was given (vGPU).
     guest: bool = False
+    #: The driver failed to tell something of this, this time: it is to be asked again.
+    incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,9 @@ class Health:
     parts: Mapping[str, float] = field(default_factory=dict)
     #: A program was asked (npu-smi) that tells less than the library: what is missing here is unknown.
     partial: bool = False
+    #: Fields above that the driver failed to tell this time, each with its words. Any other None: there is no such
+    #: reading.
+    untold: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from muster.probes.cards.accelerator import SLOT, Backend, Card, CardEvent, Driv
 from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.cards.drivers import Finder, FoundDriver, vendors
 from muster.probes.cards.listening import Listening
-from muster.probes.cards.view import CardTroubles, Seen, Sick, View, What
+from muster.probes.cards.view import CardTroubles, Seen, Sick, View, What, described_by, linked
 from muster.probes.kernel.backoff import Backoff
 
 K = TypeVar("K", bound=Hashable)
@@ -43,6 +43,8 @@ _CLOSE_S = 2.0
 _BUSY_LOOK_S = 0.05
 #: The threads' keys for what is of the whole driver, and for what two cards say of each other: either may hang on it.
 _WHOLE, _LINKS = "driver", "links"
+#: What a card says of itself, whatever it was asked.
+_UNUSABLE = frozenset({Trouble.LOST, Trouble.RESET_REQUIRED})
 #: Fields of View by card.
 _VALUES = ("readings", "health", "holders")
 
@@ -56,9 +58,10 @@ class Driver:
         backends: Sequence[Backend] | None = None,
         *,
         dev: Path = Path("/dev"),
+        closed: str = "",
     ) -> None:
         """`backends` are tried in this order, by default NVIDIA's and Ascend's; where none has a card there are slots.
-        `dev` is where device nodes are."""
+        `dev` is where device nodes are. `closed`: why the driver stays closed until `take_again`."""
         self._settings = settings
         self._finder = Finder(vendors() if backends is None else backends, lambda: settings().slots, dev)
         self.call_threads = CallThreads("cards")
@@ -83,7 +86,10 @@ class Driver:
         self._backoff = Backoff(REOPEN_S, RAREST_S)
         self._closed = False
         #: Why the library is kept closed; empty: it is not.
-        self._let_go = ""
+        self._let_go = closed
+        if closed:
+            found, sick = self._finder.by_node(), Sick(Trouble.FAILED, closed, time.time())
+            self._view = View(found.kind, cards={card.index: card for card in found.cards}, driver=sick)
 
     @property
     def view(self) -> View:
@@ -142,7 +148,7 @@ class Driver:
         if self._unlinked and what is What.READINGS:
             links = await self._links(backend, self._view.cards, end - time.monotonic())
             if self._generation == generation and not self._opening.locked():
-                self._view = replace(self._view, cards=_linked(self._view.cards, links))
+                self._view = replace(self._view, cards=linked(self._view.cards, links))
         return self._view
 
     async def relist(self, *, anew: bool = False) -> View:
@@ -289,7 +295,7 @@ class Driver:
         calls = {index: partial(backend.describe, card) for index, card in cards.items()}
         for index, outcome in (await self.call_threads.run(calls, limit_s)).items():
             if isinstance(outcome, Answer):
-                cards = _described(cards, outcome.value)
+                cards = described_by(cards, outcome.value)
                 continue
             if isinstance(outcome, CallFailure):
                 error = no_answer(outcome, "describing the card")
@@ -300,7 +306,7 @@ class Driver:
                     continue
                 self._ledger.failed(index, What.READINGS, error)
             self._unknown.add(index)
-        return _linked(cards, await self._links(backend, cards, limit_s)), None
+        return linked(cards, await self._links(backend, cards, limit_s)), None
 
     async def _links(self, backend: Backend, cards: Iterable[int], limit_s: float) -> Mapping[int, tuple[int, ...]]:
         """The direct links among the cards that have said who they are; where that takes longer, none, and they are
@@ -314,20 +320,18 @@ class Driver:
 
     def _ask(self, backend: Backend, what: What, card: Card) -> tuple[Card | None, Seen[Any]]:
         """Blocks. What the card says, and who it is where that is not known yet."""
-        value: Any
-        if what is What.READINGS:
-            value = backend.read(card.index)
-        elif what is What.HEALTH:
-            value = backend.health(card.index)
-        else:
-            value = tuple(backend.holders(card.index))
-        seen, described = Seen(time.time(), value), None
+        asked: dict[What, Callable[[int], Any]] = {What.READINGS: backend.read, What.HEALTH: backend.health}
+        value = tuple(backend.holders(card.index)) if what is What.HOLDERS else asked[what](card.index)
+        seen, described, unknown = Seen(time.time(), value), None, card.incomplete or card.index in self._unknown
         # The instances of a card in MIG mode may change while it is used.
-        if card.index in self._unknown or (card.mig and what is What.HEALTH):
+        if card.index in self._unknown or ((card.mig or unknown) and what is What.HEALTH):
             try:
                 described = backend.describe(card)
-            except DriverError:
-                pass  # it is asked again with its next reading
+            except DriverError as error:
+                if error.trouble in _UNUSABLE:
+                    raise
+            if described is not None and described.incomplete and not unknown:
+                described = None  # less than is known
         return described, seen
 
     def _take(
@@ -347,7 +351,7 @@ class Driver:
                 if described is not None and index in cards:
                     self._unlinked = self._unlinked or index in self._unknown
                     self._unknown.discard(index)
-                    cards = _described(cards, replace(described, peers=described.peers or cards[index].peers))
+                    cards = described_by(cards, replace(described, peers=described.peers or cards[index].peers))
                 continue
             values.pop(index, None)
             error = no_answer(outcome, f"card {index}")
@@ -368,7 +372,9 @@ class Driver:
             self._nobody_answers = all(isinstance(outcome, CallFailure) for outcome in outcomes.values())
             if not self._nobody_answers:
                 self._backoff.reset()
-        changed: dict[str, Any] = {what.value: values}
+        overdue_s = self._listening.overdue_s
+        deaf_s = overdue_s if overdue_s >= self._settings().driver_deadline_s else 0.0
+        changed: dict[str, Any] = {what.value: values, "deaf_s": deaf_s}
         # Who works with these looks again when they are others, and that costs more than this look.
         if cards is not view.cards:
             changed["cards"] = cards
@@ -387,13 +393,3 @@ class Driver:
 
 def _with_slots(view: View, slots: tuple[Card, ...]) -> View:
     return view if len(slots) == len(view.cards) else replace(view, cards={card.index: card for card in slots})
-
-
-def _described(cards: Mapping[int, Card], card: Card) -> dict[int, Card]:
-    """The cards with what one of them tells of itself, and with the instances that it has now."""
-    others = {index: one for index, one in cards.items() if one.parent != card.index}
-    return dict(sorted((others | {one.index: one for one in (card, *card.instances)}).items()))
-
-
-def _linked(cards: Mapping[int, Card], links: Mapping[int, tuple[int, ...]]) -> dict[int, Card]:
-    return {index: replace(card, peers=links.get(index, card.peers)) for index, card in cards.items()}

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import deque
 
 import anyio
@@ -22,6 +23,8 @@ class Listening:
         self._events: deque[CardEvent] = deque(maxlen=_KEPT)
         self._wanted: Backend | None = None
         self._alive = False
+        #: When the wait is to be over, by the monotonic clock.
+        self._due = 0.0
         #: What the driver said instead of waiting.
         self._refused: Exception | None = None
         self._news = asyncio.Event()
@@ -30,6 +33,11 @@ class Listening:
     def waits(self) -> bool:
         """Whether the thread is in the library."""
         return self._alive
+
+    @property
+    def overdue_s(self) -> float:
+        """For how many seconds the wait should have been over."""
+        return max(0.0, time.monotonic() - self._due) if self._alive else 0.0
 
     async def next(self, backend: Backend) -> list[CardEvent]:
         """As soon as there is something; empty after a while without."""
@@ -65,7 +73,7 @@ class Listening:
     def _start(self, backend: Backend) -> None:
         try:
             thread = threading.Thread(target=self._listen, args=(backend,), name="card events", daemon=True)
-            self._alive = True
+            self._alive, self._due = True, time.monotonic() + _WAIT_S
             thread.start()
         except RuntimeError as error:  # none to be had now
             self._alive, self._refused = False, error
@@ -73,6 +81,7 @@ class Listening:
     def _listen(self, backend: Backend) -> None:
         try:
             while self._wanted is backend:
+                self._due = time.monotonic() + _WAIT_S
                 found = backend.wait_events(_WAIT_S)
                 if found:
                     self._events.extend(found)

@@ -3,7 +3,7 @@
 import enum
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Generic, TypeVar
 
 from muster.probes.cards.accelerator import SLOT, Card, DriverError, Health, Holder, Reading, Trouble
@@ -53,6 +53,7 @@ class View:
     holders: Mapping[int, Seen[tuple[Holder, ...]]] = field(default_factory=dict)
     sick: Mapping[int, Sick] = field(default_factory=dict)
     driver: Sick | None = None
+    deaf_s: float = 0.0
 
     @property
     def whole(self) -> Mapping[int, Card]:
@@ -73,6 +74,17 @@ class View:
         """What is known of cards, of their instances too."""
         inherited = {index: card.parent for index, card in self.cards.items() if card.parent in by_card}
         return {**{index: by_card[parent] for index, parent in inherited.items() if parent is not None}, **by_card}
+
+
+def described_by(cards: Mapping[int, Card], card: Card) -> dict[int, Card]:
+    """The cards with what one of them tells of itself, and with the instances that it has now."""
+    others = {index: one for index, one in cards.items() if one.parent != card.index}
+    return dict(sorted((others | {one.index: one for one in (card, *card.instances)}).items()))
+
+
+def linked(cards: Mapping[int, Card], links: Mapping[int, tuple[int, ...]]) -> dict[int, Card]:
+    """The cards with their direct links, as far as the driver reports them."""
+    return {index: replace(card, peers=links.get(index, card.peers)) for index, card in cards.items()}
 
 
 class CardTroubles:

@@ -32,7 +32,7 @@ class Explanation:
     `condition`: a result with this code means that something is wrong *now*; otherwise the code belongs to an event, or
     means that nothing is wrong. `age_s` (seconds) applies only with `clears` AGE. `steady`: the finding does not come
     and go, so the first look without it ends it. `presence`: the finding is about which cards exist, not about those
-    that a job can get.
+    that a job can get. `lasting`: a card that does not report the reading any more keeps the finding.
     """
 
     what: str
@@ -45,6 +45,7 @@ class Explanation:
     steady: bool = False
     presence: bool = False
     reset_ends: bool = False
+    lasting: bool = False
 
 
 _DAY = 86_400.0
@@ -70,8 +71,11 @@ def _bad(
     *,
     steady: bool = False,
     reset_ends: bool = False,
+    lasting: bool = False,
 ) -> Explanation:
-    return Explanation(what, remedy, Status.CRITICAL, action, clears, steady=steady, reset_ends=reset_ends)
+    return Explanation(
+        what, remedy, Status.CRITICAL, action, clears, steady=steady, reset_ends=reset_ends, lasting=lasting
+    )
 
 
 def _unsure(what: str, remedy: str, *, condition: bool = True, steady: bool = False) -> Explanation:
@@ -250,7 +254,10 @@ _CARDS: dict[Code, Explanation] = {
         steady=True,
     ),
     Code.DRIVER_FAILED: _bad(
-        "The driver does not start.", "The reason quotes the driver; reload the driver, or reboot.", steady=True
+        "The driver does not start, or muster keeps it closed because its library crashed musterd.",
+        "The reason quotes the driver, and names a container that lost its devices; otherwise reload the driver, or"
+        " reboot.",
+        steady=True,
     ),
     Code.DRIVER_HANG: _unsure(
         "A driver call does not return, for one card or for all. muster continues to query the other cards, and"
@@ -326,6 +333,12 @@ _CARDS: dict[Code, Explanation] = {
         "Let the node's jobs end, then run `muster check clear`; if the finding stays, run `muster node reset CARD`.",
         Action.DRAIN,
     ),
+    Code.GPU_IMEX_REQUIRED: _bad(
+        "The driver asks to recover the IMEX domain: the card no longer shares memory with cards of other nodes.",
+        "Let the jobs on the nodes of the domain end, then run `systemctl restart nvidia-imex` on each of them; if the"
+        " finding stays, reboot.",
+        Action.INVESTIGATE,
+    ),
     Code.GPU_ECC_SRAM_UNCORRECTED: _bad(
         "The card's on-chip memory has had an uncorrectable error since the driver was loaded.",
         f"{_RESET_FIRST}; if the error comes back, have the card replaced.",
@@ -348,11 +361,13 @@ _CARDS: dict[Code, Explanation] = {
         "A row of the card's memory is broken. The next reset replaces it with a spare row.",
         f"{_RESET_FIRST}.",
         Action.RESET_DEVICE,
+        lasting=True,
     ),
     Code.GPU_ROW_REMAP_FAILED: _bad(
         "A broken row of the card's memory could not be replaced: no spare row is left.",
         "Have the card replaced.",
         Action.RMA,
+        lasting=True,
     ),
     Code.GPU_PAGES_PENDING: _bad(
         "A page of the card's memory is broken (cards before Ampere). The next reset takes it out of use.",

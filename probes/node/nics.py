@@ -54,24 +54,27 @@ async def check(look: Look) -> list[CheckResult]:
     """Growth since the look before: what a cable did before muster came is over."""
     s = look.settings
     nics = await watched.call("read network interfaces", lambda: read(look.roots.sys))
-    return [_judge(About(CHECK.item, nic.name), nic, look) for nic in nics if nic.name not in words(s.nic_ignore)]
+    found = [nic for nic in nics if nic.name not in words(s.nic_ignore)]
+    return [result for nic in found for result in _judge(About(CHECK.item, nic.name), nic, look)]
 
 
-def _judge(say: About, nic: Nic, look: Look) -> CheckResult:
+def _judge(say: About, nic: Nic, look: Look) -> list[CheckResult]:
     s, rate = look.settings, look.memory.rate
     observed = f"{_shown(nic.changes)} changes of the carrier, {_shown(nic.errors)} link errors"
+    results = []
     if nic.changes is not None and s.nic_flaps:
         window = s.ib_flap_window_s
         grown = rate((*CHANGES, nic.name)).growth(nic.changes, look.now, window)
         if grown >= 2 * s.nic_flaps:  # down, and up again
             reason = f"its link went down and up again {grown // 2} times within {window / 3600:g} h"
-            return say.found(Code.NIC_FLAPPING, reason, observed, f"fewer than {s.nic_flaps} times")
+            results.append(say.found(Code.NIC_FLAPPING, reason, observed, f"fewer than {s.nic_flaps} times"))
     if nic.errors is not None and s.nic_errors_per_minute:
         grows = rate((CHECK.item, nic.name, "errors")).note(nic.errors, look.now, _WINDOW_S) or 0.0
         if grows > s.nic_errors_per_minute:
             threshold = f"at most {s.nic_errors_per_minute:g} a minute"
-            return say.found(Code.NIC_LINK_ERRORS, f"its link has {grows:.0f} errors a minute", observed, threshold)
-    return say.ok("its link is steady", observed)
+            reason = f"its link has {grows:.0f} errors a minute"
+            results.append(say.found(Code.NIC_LINK_ERRORS, reason, observed, threshold))
+    return results or [say.ok("its link is steady", observed)]
 
 
 def _applies(look: Look) -> str:

@@ -1,6 +1,6 @@
 """What a node check is, and the words in which it gives its results."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TypeVar
@@ -162,9 +162,13 @@ def about(item: str, facts: CardFacts) -> About:
 
 
 def each(
-    item: str, kinds: tuple[str, ...], judge: Callable[[About, CardFacts, Health, Look], list[CheckResult]]
+    item: str,
+    kinds: tuple[str, ...],
+    judge: Callable[[About, CardFacts, Health, Look], list[CheckResult]],
+    reads: Collection[str] = (),
 ) -> Judge:
-    """A check that judges each card by its health: a card without a report is NODE_NOT_TOLD, and `driver` says why."""
+    """A check that judges each card by its health: a card without a report is NODE_NOT_TOLD, and `driver` says why. It
+    is the same for a card of which the driver failed to tell one of the fields of Health that the check `reads`."""
 
     async def judged(look: Look) -> list[CheckResult]:
         results: list[CheckResult] = []
@@ -175,10 +179,17 @@ def each(
             elif facts.health is None:
                 results.append(say.not_told("its readings are not known yet"))
             else:
-                results += judge(say, facts, facts.health, look)
+                results += untold(say, facts.health, reads) or judge(say, facts, facts.health, look)
         return results
 
     return judged
+
+
+def untold(say: About, health: Health, reads: Collection[str]) -> list[CheckResult]:
+    """NODE_NOT_TOLD where the driver failed to tell one of these fields of a card's health: what was found before is
+    neither over nor found again."""
+    text = next((health.untold[name] for name in reads if name in health.untold), "")
+    return [say.not_told(f"its driver failed to report it this time: {text}")] if text else []
 
 
 def for_kinds(*kinds: str) -> Callable[[Look], str]:

@@ -20,8 +20,11 @@ def still(item: str, device: str, code: Code, results: Sequence[CheckResult]) ->
     here = [r for r in mine if r.device == device]
     if any(r.code is code for r in here):
         return True
-    if EXPLANATIONS[code].clears is not Clears.READING:
+    meaning = EXPLANATIONS[code]
+    if meaning.clears is not Clears.READING:
         return None
+    if here and meaning.lasting and all(r.code is Code.NODE_NOT_APPLICABLE for r in here):
+        return None  # the instances of a card in MIG mode hide its rows, and mend none
     if here:
         return None if any(_unsure(r) for r in here) else False
     whole = [r for r in mine if not r.device]

@@ -138,6 +138,7 @@ class FakeCard:
     fabric_state = _Value(int, "fabric_state")
     fabric_status = _Value(int, "fabric_status")
     fabric_health = _Value(int, "fabric_health")
+    fabric_mask = _Value(int, "fabric_mask")
 
     board = _Value(int, "board")
     chip = _Value(int, "chip")
@@ -312,6 +313,10 @@ class FakeCard:
         values does."""
         self.cards.check_name(function)
         self._faults.set(function, code=code)
+
+    def crash(self, function: str) -> None:
+        """The function ends the process that calls it for this card by SIGSEGV, until `clear`."""
+        self.fail(function, CONSTANTS["FAKE_CRASH"])
 
     def hang(self, function: str = "*") -> None:
         """Calls of the function ("*": all) for this card wait until `clear`, and then go on."""

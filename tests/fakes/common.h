@@ -115,6 +115,8 @@ static int obey(struct state *state, struct fault *faults, int32_t *count, const
             if (writable)
                 __atomic_sub_fetch(&fault->waiting, 1, __ATOMIC_SEQ_CST);
         }
+        if (NOW(fault->used) && NOW(fault->code) == FAKE_CRASH)
+            raise(SIGSEGV);
         if (NOW(fault->used) && NOW(fault->code))
             return NOW(fault->code);
     }

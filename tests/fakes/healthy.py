@@ -56,6 +56,7 @@ def values(place: int, model: Model) -> dict[str, Any]:
         "fabric_status": 0,
         "link_version": model.link_version,
         "fabric_health": 1 if model.fabric == "switch" else 0,
+        "fabric_mask": 0,
         "npu_health": 0,
         "npu_network": 0,
         "npu_boot": 16,

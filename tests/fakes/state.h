@@ -79,6 +79,9 @@ struct moving {
 };
 
 /* Of one function, or of all ("*"): what it returns, and whether it waits first. `waiting` counts calls that wait. */
+/* The code of a fault that ends the process, as a defect of the library would. */
+#define FAKE_CRASH 11111
+
 struct fault {
     char function[64];
     int32_t used;
@@ -150,6 +153,7 @@ struct card {
     int32_t fabric_state;
     int32_t fabric_status;
     int32_t fabric_health;
+    int32_t fabric_mask;
     uint32_t link_up;
     int32_t link_count;
     int32_t link_version;

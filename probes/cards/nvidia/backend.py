@@ -36,12 +36,16 @@ from muster.probes.cards.nvidia.nvidia_calls import (
     MISMATCH,
     NO_PERMISSION,
     NOT_SUPPORTED,
+    PERCENT,
+    POWER_MW,
     UNINITIALIZED,
     VERSION_MISMATCH,
+    Failed,
     Nvml,
     load,
     reload,
     trouble,
+    within,
 )
 from muster.probes.cards.nvidia.nvidia_events import Listener
 from muster.probes.kernel.dataclass import dataclass
@@ -178,10 +182,14 @@ class Nvidia(Backend):
         if session.nodes and found.node and os.path.basename(found.node) not in session.nodes:
             raise _elsewhere(card.index)
         session.buses[card.index] = found.bus_id
-        parts = _mig_instances(session.nvml, handle, found) if found.mig else {}
-        others = {index: it for index, it in session.instances.items() if it.parent != card.index}
+        failed: list[str] = []
+        parts = _mig_instances(session.nvml, handle, found, failed.append) if found.mig else {}
+        incomplete = found.incomplete or bool(failed)
+        # Of an instance that was only not told, the place is still known.
+        others = {index: it for index, it in session.instances.items() if incomplete or it.parent != card.index}
         session.instances = others | {index: instance for index, (instance, _) in parts.items()}
-        return replace(found, peers=card.peers, instances=tuple(own for _, own in parts.values()))
+        instances = tuple(own for _, own in parts.values())
+        return replace(found, peers=card.peers, instances=instances, incomplete=incomplete)
 
     def peers(self, indices: Collection[int]) -> Mapping[int, tuple[int, ...]]:
         session = self._open()
@@ -193,11 +201,11 @@ class Nvidia(Backend):
         handle = session.handle(index)
         util = session.nvml.maybe("nvmlDeviceGetUtilizationRates", handle)  # not with MIG
         used, total, reserved = session.memory(handle)
-        power = session.nvml.maybe("nvmlDeviceGetPowerUsage", handle)
+        power = within(session.nvml.maybe("nvmlDeviceGetPowerUsage", handle), POWER_MW)
         return Reading(
-            util=None if util is None else float(util.gpu),
-            mem_util=None if util is None else float(util.memory),
-            mem_used=used,
+            util=None if util is None else within(float(util.gpu), PERCENT),
+            mem_util=None if util is None else within(float(util.memory), PERCENT),
+            mem_used=None if used is not None and total is not None and used > total else used,
             mem_total=total,
             power_w=None if power is None else power / 1000,
             mem_reserved=reserved,
@@ -280,12 +288,14 @@ def _mig_index(parent: int, number: int) -> int:
     return _FIRST_MIG + _MIG_PER_CARD * parent + number
 
 
-def _mig_instances(nvml: Nvml, handle: Any, card: Card) -> dict[int, tuple[_MigInstance, Card]]:
-    """Those that the card has now, by index. Raises DriverError where the card or the driver does not answer."""
+def _mig_instances(nvml: Nvml, handle: Any, card: Card, failed: Failed) -> dict[int, tuple[_MigInstance, Card]]:
+    """Those that the card has now, by index; `failed` is called where one may be missing. Raises DriverError where the
+    card or the driver does not answer."""
     found: dict[int, tuple[_MigInstance, Card]] = {}
-    for number in range(min(nvml.maybe("nvmlDeviceGetMaxMigDeviceCount", handle) or 0, _MIG_PER_CARD)):
-        part = nvml.maybe("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
-        uuid = None if part is None else nvml.maybe("nvmlDeviceGetUUID", part)
+    most = nvml.maybe("nvmlDeviceGetMaxMigDeviceCount", handle, failed=failed) or 0
+    for number in range(min(most, _MIG_PER_CARD)):
+        part = nvml.maybe("nvmlDeviceGetMigDeviceHandleByIndex", handle, number, failed=failed)
+        uuid = None if part is None else nvml.maybe("nvmlDeviceGetUUID", part, failed=failed)
         if not uuid:
             continue  # fewer than there may be, or one that this container was not given
         memory = nvml.maybe("nvmlDeviceGetMemoryInfo", part)

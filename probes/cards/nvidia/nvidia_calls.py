@@ -4,10 +4,13 @@ import ctypes
 import itertools
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from muster.probes.cards.accelerator import DriverError, Trouble
 
+#: The most that a card can have: percent, milliwatts (some ten times the largest), a counter (all bits but the first).
+PERCENT, POWER_MW, COUNT = 100, 20_000_000, 0x7FFFFFFFFFFFFFFF
 #: pynvml loads exactly this one.
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -15,7 +18,8 @@ LIBRARY = "libnvidia-ml.so.1"
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 1, 2, 3, 4, 6
 INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 7, 9, 10, 12, 13
 LOST, RESET_REQUIRED, MISMATCH, NO_MEMORY, NO_RESOURCES = 15, 16, 18, 20, 23
-VERSION_MISMATCH, GPU_NOT_FOUND = 25, 28
+VERSION_MISMATCH, DEPRECATED, GPU_NOT_FOUND = 25, 26, 28
+NO_POWER, NO_INTERRUPT, BAD_INFOROM, BLOCKED, UNKNOWN = 8, 11, 14, 17, 999
 
 _TROUBLES = {
     NOT_SUPPORTED: Trouble.NOT_TOLD,
@@ -37,6 +41,11 @@ _DRIVER = {
     LIBRARY_NOT_FOUND: f"{LIBRARY} is not found: install the driver's libraries, or give the container the `utility` "
     "capability",
     MISMATCH: "the kernel module is of another version than the libraries: reload it, or reboot",
+    **dict.fromkeys(
+        # A container's device rules do not outlive a reload of systemd (nvidia-container-toolkit's issue 48).
+        (BLOCKED, UNKNOWN),
+        "in a container, check that it may still open /dev/nvidia*, and start it anew if not; else see dmesg",
+    ),
 }
 #: What helps where it is one card.
 _CARD = {
@@ -46,9 +55,20 @@ _CARD = {
     GPU_NOT_FOUND: "the driver has no card with this number",
     LOST: "it fell off the bus: reboot; if it happens again, have the hardware inspected",
     RESET_REQUIRED: "run `muster node reset CARD`, or reboot",
+    NO_POWER: "check the card's auxiliary power cables",
+    NO_INTERRUPT: "the kernel gets no interrupts from it: look for its lines in dmesg, and reboot",
+    BAD_INFOROM: "its infoROM is corrupted: have the card inspected",
+    BLOCKED: "the device rules of the container or of the unit (cgroup) block the card's device node: allow it",
 }
 #: From whatever call they come, they are about more than that one reading.
 _GRAVE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH, LOST, RESET_REQUIRED})
+#: With these a call says that this card, this library or this user has no such reading. Every other code is a failure:
+#: the reading exists, and is unknown this time.
+_NO_READING = frozenset(
+    {NOT_SUPPORTED, FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_FOUND, NO_PERMISSION, VERSION_MISMATCH, DEPRECATED}
+)
+#: What is done with the words of a call that failed.
+Failed = Callable[[str], None]
 _OF_DRIVER = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, MISMATCH})
 
 
@@ -149,9 +169,10 @@ class Nvml:
         except UnicodeDecodeError as error:
             raise DriverError(Trouble.FAILED, f"{name}: the driver's text is not UTF-8: {error}") from None
 
-    def maybe(self, name: str, *args: Any) -> Any:
-        """What the call says, None where this one thing is not told. Raises DriverError for what is about more than
-        that: the card is lost or needs a reset, the driver was unloaded."""
+    def maybe(self, name: str, *args: Any, failed: Failed | None = None) -> Any:
+        """What the call says, None where this one thing is not told; where that is not because there is no such
+        reading, `failed` is called. Raises DriverError for what is about more than that: the card is lost or needs a
+        reset, the driver was unloaded."""
         if self.closed:
             raise trouble(UNINITIALIZED)
         function = getattr(self.module, name, None)
@@ -162,14 +183,24 @@ class Nvml:
         except self.module.NVMLError as error:
             if error.value in _GRAVE:
                 _refuse(error, False)
+            if failed is not None and error.value not in _NO_READING:
+                failed(str(trouble(int(error.value), str(error).rstrip("."))))
         except UnicodeDecodeError:
             pass  # a serial number, say, that was never burnt in
         return None
 
-    def fields(self, handle: Any, wanted: tuple[tuple[int, int], ...]) -> dict[int, float | int]:
+    def fields(
+        self, handle: Any, wanted: tuple[tuple[int, int], ...], failed: Callable[[int, str], None] | None = None
+    ) -> dict[int, float | int]:
         """Values by the number of their field, summed over the scopes that were asked for, as far as the driver
-        reports them; for (field, scope) pairs. Raises as `maybe`."""
-        answers = self.maybe("nvmlDeviceGetFieldValues", handle, list(wanted))
+        reports them; for (field, scope) pairs. `failed` gets the fields that it failed to report. Raises as `maybe`."""
+
+        def all_failed(text: str) -> None:
+            for number, _ in wanted:
+                if failed is not None:
+                    failed(number, text)
+
+        answers = self.maybe("nvmlDeviceGetFieldValues", handle, list(wanted), failed=all_failed)
         found: dict[int, float | int] = {}
         for answer in answers or ():
             name = _VALUES.get(answer.valueType)
@@ -180,7 +211,15 @@ class Nvml:
                 found[answer.fieldId] = found.get(answer.fieldId, 0) + getattr(answer.value, name)
             elif answer.nvmlReturn in _GRAVE:
                 raise trouble(answer.nvmlReturn)
+            elif answer.nvmlReturn and answer.nvmlReturn not in _NO_READING and failed is not None:
+                failed(answer.fieldId, str(trouble(answer.nvmlReturn)))
         return found
+
+
+def within(value: float | None, most: float, least: float = 0) -> float | None:
+    """The value; None for one that no card can have. NVML writes -1 (NVML_VALUE_NOT_AVAILABLE, all bits) and says
+    success, and so do drivers in trouble."""
+    return value if value is not None and least <= value <= most else None
 
 
 #: Member of nvmlValue_t by nvmlValueType_t.

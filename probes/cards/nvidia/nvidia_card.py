@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.probes.cards.accelerator import NVIDIA, Card, DriverError, Numbers
-from muster.probes.cards.nvidia.nvidia_calls import Nvml
+from muster.probes.cards.nvidia.nvidia_calls import Failed, Nvml
 from muster.probes.kernel import pci
 from muster.probes.kernel.known_names import device_node
 
@@ -32,36 +32,43 @@ def bus_id(told: str | bytes) -> str:
 
 def describe(nvml: Nvml, handle: Any, index: int, memory_bytes: int | None, sysfs: Path = pci.SYSFS) -> Card:
     """All but its links. Raises DriverError where the card or the driver does not answer at all."""
-    place = nvml.maybe("nvmlDeviceGetPciInfo_v3", handle)
+    failed: list[str] = []
+
+    def ask(name: str, *args: Any) -> Any:
+        return nvml.maybe(name, handle, *args, failed=failed.append)
+
+    place = ask("nvmlDeviceGetPciInfo_v3")
     bus = bus_id(place.busId) if place is not None else ""
-    minor = nvml.maybe("nvmlDeviceGetMinorNumber", handle)
-    mig = nvml.maybe("nvmlDeviceGetMigMode", handle)
-    capability = nvml.maybe("nvmlDeviceGetCudaComputeCapability", handle)
+    minor = ask("nvmlDeviceGetMinorNumber")
+    mig = ask("nvmlDeviceGetMigMode")
+    capability = ask("nvmlDeviceGetCudaComputeCapability")
     return Card(
         index=index,
         kind=NVIDIA,
-        uuid=nvml.maybe("nvmlDeviceGetUUID", handle) or "",
-        model=nvml.maybe("nvmlDeviceGetName", handle) or "",
+        uuid=ask("nvmlDeviceGetUUID") or "",
+        model=ask("nvmlDeviceGetName") or "",
         memory_bytes=memory_bytes,
         bus_id=bus,
         numa_node=_numa_node(nvml, handle, bus, sysfs),
         cpus=_cpus(nvml, handle, bus, sysfs),
         node="" if minor is None else f"/dev/{device_node(NVIDIA, minor)}",
         numbers=Numbers(physical=minor),
-        serial=nvml.maybe("nvmlDeviceGetSerial", handle) or "",
+        serial=ask("nvmlDeviceGetSerial") or "",
         mig=bool(mig and mig[0]),
-        slowdown_c=_celsius(nvml.maybe("nvmlDeviceGetTemperatureThreshold", handle, _SLOWDOWN)),
-        mem_max_c=_celsius(nvml.maybe("nvmlDeviceGetTemperatureThreshold", handle, _MEM_MAX)),
+        slowdown_c=_celsius(ask("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN)),
+        mem_max_c=_celsius(ask("nvmlDeviceGetTemperatureThreshold", _MEM_MAX)),
         capability=None if capability is None else (int(capability[0]), int(capability[1])),
-        guest=nvml.maybe("nvmlDeviceGetVirtualizationMode", handle) == _VGPU,
+        guest=ask("nvmlDeviceGetVirtualizationMode") == _VGPU,
+        incomplete=bool(failed),
     )
 
 
-def links(nvml: Nvml, handle: Any) -> list[bool]:
-    """Whether each of its NVLinks is up; a link that the card has not ends the list."""
+def links(nvml: Nvml, handle: Any, failed: Failed | None = None) -> list[bool]:
+    """Whether each of its NVLinks is up; a link that the card has not, or that the driver failed to report (`failed`),
+    ends the list."""
     found: list[bool] = []
     for link in range(MAX_LINKS):
-        state = nvml.maybe("nvmlDeviceGetNvLinkState", handle, link)
+        state = nvml.maybe("nvmlDeviceGetNvLinkState", handle, link, failed=failed)
         if state is None:
             break
         found.append(bool(state))

@@ -4,7 +4,7 @@ from muster.probes.cards.accelerator import ASCEND, NVIDIA, Health
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.node.cards.npus import UNASKED
-from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, counted, each, for_kinds
+from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, counted, each, for_kinds, untold
 
 ECC = NodeCheck(
     "ecc",
@@ -82,6 +82,9 @@ def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckR
         "corrected in DRAM": health.dram_corrected,
     }
     told = {name: count for name, count in counters.items() if count is not None}
+    missing = untold(say, health, ("sram_uncorrected", "ecc_uncorrected"))
+    if not told and missing:
+        return missing
     if not told and health.partial:
         return [say.not_told(f"its memory errors are unknown: {UNASKED}")]
     if not told:
@@ -93,7 +96,8 @@ def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckR
         reason = f"{counted(sram, 'error')} of its on-chip memory could not be corrected"
         found.append(say.found(Code.GPU_ECC_SRAM_UNCORRECTED, reason, observed, "none"))
     rest = (total or 0) - (sram or 0)
-    if rest > 0:
+    # A failed call does not mean that the driver does not tell where: then only what it did tell is judged.
+    if rest > 0 and not missing:
         code, status = (Code.NPU_ECC_UNCORRECTED if ascend else Code.GPU_ECC_UNCORRECTED), None
         reason = f"{counted(rest, 'error')} of its memory could not be corrected"
         if sram is None and not ascend:
@@ -106,14 +110,19 @@ def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckR
         if not ascend and most and count is not None and count > most:
             reason = f"{counted(count, 'error')} of its {where} {'was' if count == 1 else 'were'} corrected"
             found.append(say.found(code, reason, observed, f"at most {most}"))
-    return found or [say.ok("no errors that count", observed)]
+    return [*found, *missing] or [say.ok("no errors that count", observed)]
 
 
 def row_remap(say: About, facts: CardFacts, health: Health, _look: Look) -> list[CheckResult]:
     """Rows that wait for a reset, and rows for which there is no spare one."""
     rows = health.remapped
     if rows is None:
-        return [say.off("it does not replace rows of its memory")]
+        why = (
+            "its driver does not report rows in MIG mode"
+            if facts.card.mig
+            else "it does not replace rows of its memory"
+        )
+        return [say.off(why)]
     observed = f"{rows.correctable} correctable, {rows.uncorrectable} uncorrectable"
     found = []
     if rows.failure:
@@ -211,6 +220,7 @@ def temperature(say: About, facts: CardFacts, health: Health, look: Look) -> lis
             results.append(say.found(Code.NODE_PENDING, reason, observed, threshold))
         else:
             results.append(say.ok(f"its {what} has {now_c:g} C", observed, threshold))
+    results += untold(say, health, ("temp_c", "mem_temp_c"))
     return results or [say.off("it reports no temperature, or its limit is unknown (`temperature_max_c`)")]
 
 
@@ -225,11 +235,17 @@ def persistence(say: About, facts: CardFacts, health: Health, _look: Look) -> li
 
 
 _HEALTH = frozenset({What.HEALTH})
+_OF_CLOCKS = ("event_reasons", "sm_clock_mhz", "sm_clock_max_mhz", "app_clock_mhz", "app_clock_default_mhz")
 RULES = (
     NodeRule(ECC, each(ECC.item, (NVIDIA, ASCEND), ecc), for_kinds(NVIDIA, ASCEND), _HEALTH),
-    NodeRule(ROW_REMAP, each(ROW_REMAP.item, (NVIDIA,), row_remap), for_kinds(NVIDIA), _HEALTH),
-    NodeRule(RETIRED, each(RETIRED.item, (NVIDIA,), retired_pages), for_kinds(NVIDIA), _HEALTH),
-    NodeRule(CLOCKS, each(CLOCKS.item, (NVIDIA,), clocks), for_kinds(NVIDIA), frozenset({What.HEALTH, What.READINGS})),
+    NodeRule(ROW_REMAP, each(ROW_REMAP.item, (NVIDIA,), row_remap, ("remapped",)), for_kinds(NVIDIA), _HEALTH),
+    NodeRule(RETIRED, each(RETIRED.item, (NVIDIA,), retired_pages, ("retired",)), for_kinds(NVIDIA), _HEALTH),
+    NodeRule(
+        CLOCKS,
+        each(CLOCKS.item, (NVIDIA,), clocks, _OF_CLOCKS),
+        for_kinds(NVIDIA),
+        frozenset({What.HEALTH, What.READINGS}),
+    ),
     NodeRule(TEMPERATURE, each(TEMPERATURE.item, (NVIDIA, ASCEND), temperature), for_kinds(NVIDIA, ASCEND), _HEALTH),
-    NodeRule(PERSISTENCE, each(PERSISTENCE.item, (NVIDIA,), persistence), for_kinds(NVIDIA), _HEALTH),
+    NodeRule(PERSISTENCE, each(PERSISTENCE.item, (NVIDIA,), persistence, ("persistence",)), for_kinds(NVIDIA), _HEALTH),
 )

@@ -5,7 +5,7 @@ from muster.probes.cards.accelerator import ASCEND, NVIDIA, Health
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.kernel import pci
-from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, about, each, for_kinds
+from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, about, each, for_kinds, untold
 
 NVLINK = NodeCheck(
     "nvlink",
@@ -43,6 +43,8 @@ _NOT_SUPPORTED, _COMPLETED = 0, 3
 _UNHEALTHY, _LIMITED = 2, 3
 #: A card saves power by a slower link while it rests; under this percent of utilization the generation is not judged.
 _WORKING = 10.0
+#: The link in Health. Its counter of packets sent again is another matter: without it the link is judged all the same.
+_OF_PCIE = ("pcie_width", "pcie_width_max", "pcie_gen", "pcie_gen_max")
 #: Seconds over which replays are counted.
 _REPLAY_WINDOW_S = 300.0
 
@@ -63,6 +65,8 @@ async def nvlink(look: Look) -> list[CheckResult]:
             results.append(say.not_told(f"the card does not answer ({facts.sick.trouble})"))
         elif facts.health is None:
             results.append(say.not_told("its readings are not known yet"))
+        elif missing := untold(say, facts.health, ("links",)):
+            results += missing
         elif facts.index not in up:
             results.append(say.off("it has no NVLink, or its driver does not report it"))
         else:
@@ -147,7 +151,9 @@ async def pcie(look: Look) -> list[CheckResult]:
         elif facts.health is None:
             results.append(say.not_told("its readings are not known yet"))
         else:
-            results += pcie_link(say, facts, facts.health, look, links.get(facts.card.bus_id, pci.Link()))
+            link = links.get(facts.card.bus_id, pci.Link())
+            missing = [] if link.width else untold(say, facts.health, _OF_PCIE)
+            results += missing or pcie_link(say, facts, facts.health, look, link)
     return results
 
 
@@ -197,8 +203,13 @@ def _show(value: int | None) -> str:
 RULES = (
     NodeRule(NVLINK, nvlink, for_kinds(NVIDIA), frozenset({What.HEALTH})),
     NodeRule(
-        NVLINK_ERRORS, each(NVLINK_ERRORS.item, (NVIDIA,), nvlink_errors), for_kinds(NVIDIA), frozenset({What.HEALTH})
+        NVLINK_ERRORS,
+        each(NVLINK_ERRORS.item, (NVIDIA,), nvlink_errors, ("link_errors",)),
+        for_kinds(NVIDIA),
+        frozenset({What.HEALTH}),
     ),
-    NodeRule(FABRIC, each(FABRIC.item, (NVIDIA,), fabric), for_kinds(NVIDIA), frozenset({What.HEALTH})),
+    NodeRule(
+        FABRIC, each(FABRIC.item, (NVIDIA,), fabric, ("fabric_state",)), for_kinds(NVIDIA), frozenset({What.HEALTH})
+    ),
     NodeRule(PCIE, pcie, for_kinds(NVIDIA, ASCEND), frozenset({What.HEALTH, What.READINGS})),
 )

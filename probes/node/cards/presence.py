@@ -9,7 +9,18 @@ from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.kernel.known_names import device_number
 from muster.probes.node.kernel_files import listed
-from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, Roots, about, counted, for_kinds
+from muster.probes.node.node_check import (
+    About,
+    CardFacts,
+    Look,
+    NodeCheck,
+    NodeRule,
+    Roots,
+    about,
+    counted,
+    for_kinds,
+    untold,
+)
 
 DRIVER = NodeCheck(
     "driver",
@@ -42,7 +53,7 @@ RECOVERY = NodeCheck(
     "recovery",
     "the driver does not ask for a reset of a card, or a reboot",
     30.0,
-    (Code.GPU_RESET_REQUIRED, Code.GPU_REBOOT_REQUIRED, Code.GPU_DRAIN_REQUIRED),
+    (Code.GPU_RESET_REQUIRED, Code.GPU_REBOOT_REQUIRED, Code.GPU_DRAIN_REQUIRED, Code.GPU_IMEX_REQUIRED),
     of_cards=True,
 )
 
@@ -73,6 +84,11 @@ async def driver(look: Look) -> list[CheckResult]:
         if sick.trouble is Trouble.HANG and (look.only is None or index in look.only):
             one = About(DRIVER.item, f"card {index}", index)
             results.append(one.found(Code.DRIVER_HANG, sick.text, sick.trouble, "each call returns"))
+    if view.deaf_s:
+        reason = (
+            f"the wait for its events has not returned for {view.deaf_s:.0f} s: muster gets no events (Xids) from it"
+        )
+        results.append(say.found(Code.DRIVER_HANG, reason, "events", "each call returns"))
     version = f"{view.kind} driver {view.version}".strip()
     others = [
         facts for facts in look.cards(NVIDIA, ASCEND) if facts.sick is None or facts.sick.trouble is not Trouble.HANG
@@ -145,7 +161,7 @@ def _nodes(roots: Roots, kind: str) -> int:
 
 
 async def recovery(look: Look) -> list[CheckResult]:
-    """NVML's field 230 (1 reset the card, 2 reboot, 3 drain P2P, 4 drain and reset), and its code 16."""
+    """NVML's field 230 (nvmlDeviceGpuRecoveryAction_t of nvml.h 13.5), and its code 16."""
     results = []
     for facts in look.cards(NVIDIA):
         say = about(RECOVERY.item, facts)
@@ -159,6 +175,8 @@ async def recovery(look: Look) -> list[CheckResult]:
                 results.append(say.not_told(_silent(facts.sick)))
         elif facts.health is None:
             results.append(say.not_told("its readings are not known yet"))
+        elif missing := untold(say, facts.health, ("recovery_action",)):
+            results += missing
         elif wish is None:
             results.append(say.off("its driver does not report it"))
         else:
@@ -182,6 +200,15 @@ def _recovery(say: About, wish: int) -> CheckResult:
         case 4:
             reason = "the driver asks to end the work and reset the card"
             return say.found(Code.GPU_RESET_REQUIRED, reason, "4 (drain and reset)", threshold)
+        case 5:
+            reason = "the driver asks to recover the IMEX domain"
+            return say.found(Code.GPU_IMEX_REQUIRED, reason, "5 (recover IMEX domain)", threshold)
+        case 6:
+            reason = "the driver asks for a reset of the card's PCI Express bus"
+            return say.found(Code.GPU_RESET_REQUIRED, reason, "6 (bus reset)", threshold)
+        case 7:
+            reason = "the driver asks for a reboot of the whole system"
+            return say.found(Code.GPU_REBOOT_REQUIRED, reason, "7 (system reboot)", threshold)
         case _:
             return say.not_told(f"recovery action {wish} is unknown to muster")
 

@@ -149,7 +149,7 @@ API nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricI
     fabric->status = (unsigned)NOW(card->fabric_status);
     fabric->cliqueId = 0;
     fabric->state = (unsigned char)NOW(card->fabric_state);
-    fabric->healthMask = 0;
+    fabric->healthMask = (unsigned)NOW(card->fabric_mask);
     if (version == 0x03000028)
         fabric->healthSummary = (unsigned char)NOW(card->fabric_health);
     return OK;

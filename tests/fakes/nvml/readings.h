@@ -43,7 +43,13 @@ API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory
     return OK;
 }
 
-static unsigned percent(double value) { return value <= 0 ? 0 : value >= 100 ? 100 : (unsigned)(value + 0.5); }
+/* A value that cannot be, such as (unsigned)-1, stays what it is. */
+static unsigned percent(double value)
+{
+    if (value > 1000)
+        return (unsigned)value;
+    return value <= 0 ? 0 : value >= 100 ? 100 : (unsigned)(value + 0.5);
+}
 static unsigned milliwatts(struct card *card) { return (unsigned)(MOVING(card, power_w) * 1000 + 0.5); }
 static int degrees(struct card *card) { return (int)(MOVING(card, temp_c) + 0.5); }
 

@@ -129,9 +129,14 @@ CRITICAL, WARN, UNKNOWN = Status.CRITICAL, Status.WARN, Status.UNKNOWN
         ("row-remap", {"remapped_pending": True}, Code.GPU_ROW_REMAP_PENDING, CRITICAL),
         ("row-remap", {"remapped_failure": True}, Code.GPU_ROW_REMAP_FAILED, CRITICAL),
         ("recovery", {"recovery_action": 2}, Code.GPU_REBOOT_REQUIRED, CRITICAL),
+        ("recovery", {"recovery_action": 7}, Code.GPU_REBOOT_REQUIRED, CRITICAL),
         ("temperature", {"temp_c": 120}, Code.GPU_TEMPERATURE, WARN),
         ("persistence", {"persistence": False}, Code.GPU_PERSISTENCE_OFF, WARN),
         ("fabric", {"fabric_state": 3, "fabric_status": 15}, Code.FABRIC_UNHEALTHY, CRITICAL),
+        # A driver without the summary: unhealthy routes, a card without a partition, less bandwidth.
+        ("fabric", {"fabric_health": 0, "fabric_mask": 0x12}, Code.FABRIC_UNHEALTHY, CRITICAL),
+        ("fabric", {"fabric_health": 0, "fabric_mask": 0x402}, Code.FABRIC_UNHEALTHY, CRITICAL),
+        ("fabric", {"fabric_health": 0, "fabric_mask": 0x121}, Code.FABRIC_UNHEALTHY, WARN),
         ("pcie", {"pcie_width": 4}, Code.PCIE_WIDTH_DEGRADED, WARN),
         ("retired-pages", {"retired_pages": 1, "retired_pending": True}, Code.GPU_PAGES_PENDING, CRITICAL),
         ("retired-pages", {"retired_pages": 60}, Code.GPU_PAGES_RETIRED, WARN),
@@ -145,6 +150,56 @@ def test_a_sick_nvidia_card_is_found_and_its_neighbours_are_not(start, item, cha
     assert looking.findings(item) == [("card 3", code, status)]
     cards[3].restore()
     assert looking.findings(item) == []
+
+
+@pytest.mark.parametrize("code", [7, 10, 999])
+@pytest.mark.parametrize(
+    ("item", "changes", "functions"),
+    [
+        ("row-remap", {"remapped_failure": True}, ["nvmlDeviceGetRemappedRows"]),
+        ("recovery", {"recovery_action": 2}, ["nvmlDeviceGetFieldValues"]),
+        ("fabric", {"fabric_state": 3, "fabric_status": 15}, ["nvmlDeviceGetGpuFabricInfoV"]),
+        ("pcie", {"pcie_width": 4}, ["nvmlDeviceGetCurrPcieLinkWidth"]),
+        ("persistence", {"persistence": False}, ["nvmlDeviceGetPersistenceMode"]),
+        (
+            "ecc",
+            {"sram_uncorrected": 1},
+            ["nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetTotalEccErrors"],
+        ),
+        ("ecc", {"dram_uncorrected": 1}, ["nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetMemoryErrorCounter"]),
+        ("temperature", {"temp_c": 120}, ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]),
+    ],
+)
+def test_a_call_that_fails_takes_no_finding_back_and_makes_none(start, item, changes, functions, code):
+    """Not one time-out of the driver makes a broken card fit again."""
+    cards, looking = start("nvidia")
+    for name, value in changes.items():
+        setattr(cards[3], name, value)
+    before = looking.findings(item)
+    assert [device for device, *_ in before] == ["card 3"]
+    for function in functions:
+        cards[3].fail(function, code)
+    assert looking.findings(item) == [("card 3", Code.NODE_NOT_TOLD, UNKNOWN)]
+    cards[3].clear()
+    assert looking.findings(item) == before
+
+
+@pytest.mark.parametrize("code", [3, 13, 25])
+def test_a_card_that_has_no_such_reading_has_no_finding(start, code):
+    cards, looking = start("nvidia")
+    for function in ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetPersistenceMode", "nvmlDeviceGetNvLinkState"):
+        cards[3].fail(function, code)
+    assert looking.findings("row-remap persistence nvlink nvlink-errors") == []
+
+
+def test_links_that_the_driver_fails_to_report_are_not_down(start):
+    cards, looking = start("nvidia")
+    assert looking.findings("nvlink nvlink-errors") == []
+    cards[2].fail("nvmlDeviceGetNvLinkState", 999)
+    untold = ("card 2", Code.NODE_NOT_TOLD, UNKNOWN)
+    assert looking.findings("nvlink nvlink-errors") == [untold, untold]
+    cards[2].clear()
+    assert looking.findings("nvlink nvlink-errors") == []
 
 
 def of_card(looking: Looking, index: int) -> list[list[str]]:
@@ -192,6 +247,16 @@ def test_a_card_whose_calls_hang_is_unknown_and_the_others_answer(start):
     assert ("card 1", Code.DRIVER_HANG, UNKNOWN) in found
     assert ("card 6", Code.GPU_ECC_SRAM_UNCORRECTED, CRITICAL) in found
     assert not [f for f in found if f[0] == "card 1" and f[2] == CRITICAL]
+
+
+def test_a_driver_whose_wait_for_events_hangs(start):
+    cards, looking = start("nvidia", 0.5)
+    cards.hang("nvmlEventSetWait_v2")
+    deaf = [("", Code.DRIVER_HANG, UNKNOWN)]
+    eventually(lambda: looking.findings("driver") == deaf, message="the hanging wait is found")
+    assert looking.findings("ecc gpu-lost") == []
+    cards.clear()
+    eventually(lambda: looking.findings("driver") == [], message="the wait returns")
 
 
 def test_a_driver_that_is_unloaded(start):

@@ -689,3 +689,17 @@ def test_a_hanging_driver_does_not_keep_the_process_from_ending(tmp_path):
     assert all(thread.daemon for thread in backend.threads)
     gate.set()
     eventually(lambda: not any(thread.is_alive() for thread in backend.threads))
+
+
+async def test_a_driver_that_is_kept_closed_shows_the_device_nodes_until_it_is_opened(tmp_path):
+    for number in range(2):
+        (tmp_path / f"nvidia{number}").touch()
+    backend = Cards(2)
+    driver = Driver(lambda: DriverSettings(30.0), [backend], dev=tmp_path, closed="it crashed")
+    for view in (driver.view, await driver.open(), await driver.ready(), await driver.refresh(What.READINGS)):
+        assert (view.kind, list(view.cards)) == ("nvidia", [0, 1])
+        assert view.driver is not None and view.driver.trouble is Trouble.FAILED and view.driver.text == "it crashed"
+    assert backend.calls == []
+    assert (await driver.take_again()).driver is None
+    assert list((await driver.refresh(What.READINGS)).readings) == [0, 1]
+    await driver.close()

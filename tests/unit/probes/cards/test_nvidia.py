@@ -80,7 +80,8 @@ def test_without_the_library_pynvml_is_not_needed(monkeypatch):
         (18, Trouble.MISMATCH, "reload it, or reboot"),
         (15, Trouble.LOST, "GPU is lost (15)"),
         (20, Trouble.NOT_TOLD, "Insufficient Memory (20)"),
-        (999, Trouble.FAILED, "Unknown Error (999)"),
+        (999, Trouble.FAILED, "Unknown Error (999): in a container, check that it may still open /dev/nvidia*"),
+        (17, Trouble.FAILED, "(17): in a container, check that it may still open /dev/nvidia*"),
         (2, Trouble.FAILED, "Invalid Argument (2)"),
     ],
 )
@@ -220,6 +221,8 @@ def test_a_card_that_tells_no_memory_did_answer(both, number):
     [
         ("nvmlDeviceGetHandleByIndex_v2", 15, Trouble.LOST, "GPU is lost (15): it fell off the bus"),
         ("nvmlDeviceGetHandleByIndex_v2", 999, Trouble.FAILED, "Unknown Error (999)"),
+        ("nvmlDeviceGetHandleByIndex_v2", 8, Trouble.FAILED, "(8): check the card's auxiliary power cables"),
+        ("nvmlDeviceGetHandleByIndex_v2", 17, Trouble.FAILED, "(17): the device rules of the container"),
         ("nvmlDeviceGetMemoryInfo_v2", 15, Trouble.LOST, "GPU is lost (15): it fell off the bus"),
         ("nvmlDeviceGetMemoryInfo_v2", 16, Trouble.RESET_REQUIRED, "muster node reset"),
         ("nvmlDeviceGetMemoryInfo_v2", 20, Trouble.NOT_TOLD, "Insufficient Memory (20)"),
@@ -300,6 +303,35 @@ def test_health(both):
     assert health.energy_mj >= 123_456_789
 
 
+def test_rows_of_a_card_whose_instances_refuse_the_call_for_them(both):
+    cards, backend = both
+    cards[3].fail("nvmlDeviceGetRemappedRows", 3)
+    cards[3].remapped_correctable, cards[3].remapped_uncorrectable, cards[3].remapped_failure = 4, 1, True
+    assert backend.health(3).remapped == Remapped(4, 1, False, True)
+
+
+def test_what_no_card_can_have_is_not_told(both):
+    """NVML_VALUE_NOT_AVAILABLE is -1; a driver in trouble gives it, and worse, with success."""
+    cards, backend = both
+    card, none = cards[3], (1 << 32) - 1
+    card.util = card.mem_util = none
+    card.power_w, card.mem_reserved, card.mem_used = none / 1000, card.mem_total + 1, card.mem_total + 1
+    card.temp_c, card.mem_temp_c, card.sm_clock_mhz, card.pcie_width = 255, 255, none, none
+    reading = backend.read(3)
+    assert (reading.util, reading.mem_util, reading.power_w, reading.mem_used) == (None,) * 4
+    assert reading.mem_total == card.mem_total
+    health = backend.health(3)
+    assert (health.temp_c, health.mem_temp_c, health.sm_clock_mhz, health.pcie_width) == (None,) * 4
+    assert {"temp_c", "mem_temp_c", "sm_clock_mhz", "pcie_width"} <= set(health.untold)
+    card.sram_uncorrected = (1 << 64) - 1
+    health = backend.health(3)
+    assert (health.sram_uncorrected, health.ecc_uncorrected) == (None, None)
+    assert {"sram_uncorrected", "ecc_uncorrected"} <= set(health.untold)
+    card.sram_uncorrected = 0
+    card.util, card.temp_c = 100, 0
+    assert (backend.read(3).util, backend.health(3).temp_c) == (100, 0)
+
+
 @pytest.mark.parametrize(
     ("functions", "fields"),
     [
@@ -323,7 +355,7 @@ def test_health(both):
             ["nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetMemoryErrorCounter"],
             ["sram_corrected", "sram_uncorrected", "dram_corrected"],
         ),
-        (["nvmlDeviceGetRemappedRows"], ["remapped"]),
+        (["nvmlDeviceGetRemappedRows", "field:144"], ["remapped"]),
         (["nvmlDeviceGetGpuFabricInfoV"], ["fabric_state", "fabric_status", "fabric_health"]),
     ],
 )
@@ -561,6 +593,43 @@ async def driver(make, tmp_path, monkeypatch):
     for card in cards:
         card.clear()
     await driver.close()
+
+
+async def test_what_a_card_failed_to_tell_of_itself_is_asked_again(driver):
+    cards, driver = driver
+    cards[1].mig, cards[1].mig_count = 1, 2
+    for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetMigMode"):
+        cards[1].fail(function, 999)
+    view = await driver.open()
+    assert (view.cards[1].uuid, view.cards[1].mig) == ("", False)
+    cards[1].clear()
+    view = await driver.refresh(What.HEALTH)
+    assert (view.cards[1].uuid, view.cards[1].mig) == (cards[1].uuid, True) and {1100, 1101} <= view.cards.keys()
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"]
+)
+async def test_a_call_that_fails_takes_no_instance_away(driver, function):
+    cards, driver = driver
+    cards[1].mig, cards[1].mig_count = 1, 2
+    before = (await driver.open()).cards
+    assert 1101 in before
+    cards[1].fail(function, 999)
+    assert (await driver.refresh(What.HEALTH)).cards == before
+    cards[1].clear()
+    cards[1].mig_count = 1
+    assert (await driver.refresh(What.HEALTH)).cards.keys() == before.keys() - {1101}
+
+
+async def test_a_card_that_is_lost_when_it_is_asked_who_it_is(driver):
+    cards, driver = driver
+    cards[1].fail("nvmlDeviceGetUUID", 15)
+    assert (await driver.open()).sick[1].trouble is Trouble.LOST
+    assert (await driver.refresh(What.READINGS)).sick[1].trouble is Trouble.LOST
+    cards[1].clear()
+    view = await driver.refresh(What.READINGS)
+    assert not view.sick and view.cards[1].uuid == cards[1].uuid
 
 
 async def refreshed(driver, until):

@@ -103,6 +103,14 @@ async def test_errors_of_which_the_driver_does_not_tell_where_count_as_the_grave
     assert codes(await of_card("ecc", sram_uncorrected=1, ecc_uncorrected=None)) == [Code.GPU_ECC_SRAM_UNCORRECTED]
 
 
+@pytest.mark.parametrize("field", ["sram_uncorrected", "ecc_uncorrected"])
+async def test_a_counter_that_the_driver_failed_to_tell_is_unknown_beside_the_others(field):
+    found = await of_card("ecc", **{"sram_uncorrected": 2, "ecc_uncorrected": 2, field: None}, untold={field: "busy"})
+    assert found[-1].code is Code.NODE_NOT_TOLD and found[-1].reason.endswith(": busy")
+    rest = [Code.GPU_ECC_SRAM_UNCORRECTED] if field == "ecc_uncorrected" else []
+    assert codes(found[:-1]) == rest
+
+
 @pytest.mark.parametrize(("count", "said"), [(1, "1 error of"), (2, "2 errors of")])
 async def test_one_error_and_several(count, said):
     (found,) = await of_card("ecc", sram_uncorrected=count, ecc_uncorrected=count)
@@ -207,6 +215,9 @@ async def test_persistence_mode_that_is_off():
         (2, Code.GPU_REBOOT_REQUIRED),
         (3, Code.GPU_DRAIN_REQUIRED),
         (4, Code.GPU_RESET_REQUIRED),
+        (5, Code.GPU_IMEX_REQUIRED),
+        (6, Code.GPU_RESET_REQUIRED),
+        (7, Code.GPU_REBOOT_REQUIRED),
         (9, Code.NODE_NOT_TOLD),
     ],
 )

@@ -465,6 +465,12 @@ def test_is_a_condition_still_so(results, expected):
     assert still("ecc", "card 3", Code.GPU_ECC_UNCORRECTED, results) is expected
 
 
+def test_a_broken_row_lasts_while_the_card_does_not_report_rows():
+    silent = result("row-remap", Status.NOT_APPLICABLE, Code.NODE_NOT_APPLICABLE)
+    assert still("row-remap", "card 3", Code.GPU_ROW_REMAP_FAILED, [silent]) is None
+    assert still("row-remap", "card 3", Code.GPU_ROW_REMAP_FAILED, [result("row-remap")]) is False
+
+
 def test_what_is_mounted_no_more_is_over():
     other = result("nfs", device="/home", card=None)
     assert still("nfs", "/share", Code.NFS_HANGS, [other]) is False

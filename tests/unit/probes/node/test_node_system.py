@@ -514,3 +514,15 @@ async def test_a_network_adapter_that_flaps_or_makes_errors(tmp_path):
     nic("eth0", 106, 1000)
     assert (await at(120.0))["eth0"] is Code.NIC_FLAPPING
     assert await at(50_000.0) == {"eth0": Code.NODE_OK, "eth1": Code.NODE_OK}
+
+
+async def test_a_network_adapter_that_flaps_and_makes_errors(tmp_path):
+    folder, memory = tmp_path / "sys/class/net/eth0", Memory()
+    (folder / "statistics").mkdir(parents=True)
+    (folder / "device").mkdir()
+    (rule,) = nics.RULES
+    for now, changes, errors in ((0.0, 0, 0), (60.0, 6, 5000)):
+        (folder / "carrier_changes").write_text(f"{changes}\n")
+        (folder / "statistics/rx_crc_errors").write_text(f"{errors}\n")
+        found = await rule.judge(look(view([]), memory, now, tmp_path))
+    assert [result.code for result in found] == [Code.NIC_FLAPPING, Code.NIC_LINK_ERRORS]
