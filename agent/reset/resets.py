@@ -280,8 +280,8 @@ class Resets:
             since=time.time(),
             boot=process.boot_id(),
         )
-        cards = tuple(view.cards[index] for index in plan.command)
-        self._run = ResetRun(self._parts, self._state, record, cards, request)
+        cards, named = (tuple(view.cards[index] for index in some) for some in (plan.together, plan.command))
+        self._run = ResetRun(self._parts, self._state, record, cards, named, request)
         self._left = None
         text = f"it is being reset by {request.by}"
         self._parts.registry.leasing.reserve(dict.fromkeys(plan.together, text))

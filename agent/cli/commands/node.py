@@ -121,7 +121,7 @@ def accept(address: Address, cards: tuple[list[str], ...], everything: bool, as_
     type=DURATION,
     default="1h",
     show_default=True,
-    help="How long to wait for the end of jobs that hold the card.",
+    help="How long to wait for the end of jobs that hold the card, also of those that --stop stops.",
 )
 @click.option("--stop", "stop_jobs", is_flag=True, help="Stop these jobs instead.")
 @click.option(

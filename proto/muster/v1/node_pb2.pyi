@@ -227,7 +227,9 @@ class ResetCardRequest(_message.Message):
     """Leaves the active tests out."""
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
-        """How long to wait for the end of jobs that hold it; absent: not at all."""
+        """How long to wait for the end of jobs that hold it, also of those that are stopped; absent: not at all, with
+        `stop_jobs` without limit.
+        """
 
     def __init__(
         self,

@@ -238,12 +238,12 @@ def hanging(cards):
     return cards
 
 
-def begin_reset(daemon, cards, card):
+def begin_reset(daemon, cards, card, program="nvidia-smi"):
     """A client of a reset whose program has begun, and hangs."""
     eventually(lambda: len(node(daemon).cards) == 4)
     command = [BIN / "muster", "--root", daemon.folder, "node", "reset", card]
     client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    eventually(lambda: "nvidia-smi" in cards.waits_in())
+    eventually(lambda: program in cards.waits_in())
     return client
 
 
@@ -330,3 +330,77 @@ def test_ascend_chips_go_together(make_daemon, tmp_path):
         assert "reset of cards 0-3 is complete" in told[-1][2]
         assert not conditions(daemon)
         npus.restore()
+
+
+@pytest.mark.slow
+def test_all_chips_that_go_along_must_be_free_before_and_answer_after(make_daemon, tmp_path):
+    with FakeCards.for_test(tmp_path / "npus", "ascend", 4) as npus:
+        daemon = make_daemon(CONFIG + "[reset]\nsettle_s = 0\nreturn_s = 1\n", npus.env)
+        eventually(lambda: len(node(daemon).cards) == 4)
+        stranger = subprocess.Popen(["sleep", "1000"])
+        npus[3].hold(stranger.pid, 1 << 30)
+        code, told, notes = reset(daemon, "0")
+        stranger.kill()
+        stranger.wait()
+        assert code == 1 and came_out(told).get("holders") == "given up", (told, notes)
+        assert f"pid {stranger.pid} (sleep)" in notes and not node(daemon).HasField("drain")
+        npus.hang("npu-smi")
+        client = begin_reset(daemon, npus, "0", "npu-smi")
+        npus[2].fail("*", -8012)
+        npus.clear("npu-smi")
+        _, err = client.communicate(timeout=60)
+        assert client.returncode == 1 and "card 2" in err and "stays drained" in err, err
+        assert npus.resets == 1 and node(daemon).HasField("drain")
+        npus[2].clear()
+        assert reset(daemon, "0")[0] == 0 and not node(daemon).HasField("drain")
+        npus.restore()
+
+
+@pytest.mark.slow
+def test_what_the_driver_does_not_tell_after_a_reset_is_not_over(make_daemon, cards):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    cards[1].sram_uncorrected = 1
+    assert ("GPU_ECC_SRAM_UNCORRECTED", "card 1") in look(daemon, "ecc")
+    for count in ("SramEccErrorStatus", "MemoryErrorCounter", "TotalEccErrors"):
+        cards[1].fail(f"nvmlDeviceGet{count}", 999)
+    code, told, notes = reset(daemon, "1")
+    assert code == 1 and came_out(told).get("check") == "given up", (told, notes)
+    assert "GPU_ECC_SRAM_UNCORRECTED" in notes and "stays drained" in notes
+    assert ("GPU_ECC_SRAM_UNCORRECTED", "card 1") in conditions(daemon)
+    cards[1].clear()
+    assert reset(daemon, "1")[0] == 0 and not conditions(daemon)
+
+
+@pytest.mark.slow
+def test_what_is_left_of_an_ended_job_does_not_keep_its_card_from_the_reset(make_daemon, cards):
+    """Memory that no process holds: the remedy that muster names is the reset."""
+    daemon = make_daemon(CONFIG + "[cards]\nrelease_timeout_s = 1\n", cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    assert daemon.cli("start", "--job-id", "one", "--cards", "2,", "--", "sleep", "1000").returncode == 0
+    cards[2].mem_used += 8 << 30
+    done = daemon.cli("stop", "one")
+    assert done.returncode == 1 and "muster node reset 2" in done.stderr, done.stderr
+    code, told, notes = reset(daemon, "2", "--wait", "0s", "--no-active")
+    assert code == 0, (told, notes)
+    assert any(step == "jobs" and "still in use" in said for step, _, said in told)
+    # Who can be ended is named, and the card is left as it is.
+    stranger = subprocess.Popen(["sleep", "1000"])
+    cards[2].hold(stranger.pid, 1 << 30)
+    code, told, notes = reset(daemon, "2", "--wait", "0s")
+    stranger.kill()
+    stranger.wait()
+    assert code == 1 and f"pid {stranger.pid} (sleep)" in notes and "in service as before" in notes, notes
+    assert cards.resets == 1
+
+
+@pytest.mark.slow
+def test_a_stop_that_does_not_end_the_job_is_waited_for_no_longer_than_asked(make_daemon, cards):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    stubborn = ("sh", "-c", "trap '' TERM; while :; do sleep 1; done")
+    assert daemon.cli("start", "--job-id", "deaf", "--cards", "2,", "--grace", "1h", "--", *stubborn).returncode == 0
+    code, told, notes = reset(daemon, "2", "--stop", "--wait", "1s")
+    assert code == 1 and came_out(told).get("jobs") == "given up", (told, notes)
+    assert "its stop did not end it" in notes and "muster show deaf" in notes
+    assert not node(daemon).HasField("drain")
