@@ -225,8 +225,8 @@ def test_a_card_that_somebody_takes_meanwhile_is_not_blamed(check, cards):
         user.communicate()
     found = {c["item"]: c for c in json.loads(out)["checks"] if c["item"].startswith("active")}
     assert found["active compute"]["code"] == "ACTIVE_NOT_RUN"
-    assert f"pid {user.pid} came onto it meanwhile" in found["active compute"]["reason"]
-    assert f"in use by pid {user.pid}" in found["active memory"]["reason"]
+    assert f"by the end of the test pid {user.pid} is on it" in found["active compute"]["reason"]
+    assert f"not run: pid {user.pid} is on it" in found["active memory"]["reason"]
 
 
 def test_a_card_in_use_is_left_alone(check, cards):
@@ -234,8 +234,27 @@ def test_a_card_in_use_is_left_alone(check, cards):
         cards[0].hold(user.pid, 1 << 30)
         found = check()
         assert codes(found) == {(test, 0): "ACTIVE_NOT_RUN" for test in TESTS}
-        assert f"in use by pid {user.pid}" in found["compute", 0]["reason"]
+        assert f"pid {user.pid} is on it" in found["compute", 0]["reason"]
+        # The driver may not list those that compute, although it says that nobody draws.
+        for code in (3, 999):
+            cards[0].fail("nvmlDeviceGetComputeRunningProcesses_v3", code)
+            found = check()
+            assert codes(found) == {(test, 0): "ACTIVE_NOT_RUN" for test in TESTS}, code
+            assert "does not say whether a process is on it" in found["compute", 0]["reason"]
         user.kill()
+
+
+def test_a_card_that_a_job_holds_is_left_alone_before_its_first_process_is_on_it(check, cards, make_daemon):
+    daemon = make_daemon(env=cards.env)
+    check.root = daemon.folder
+    eventually(lambda: len(daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.cards) == 4)
+    assert daemon.cli("start", "--job-id", "early", "--cards", "2,", "--", "sleep", "1000").returncode == 0
+    found = check()
+    assert codes(found) == {(test, 2): "ACTIVE_NOT_RUN" for test in TESTS}
+    assert "job early holds it" in found["memory", 2]["reason"]
+    assert found["peers", 0]["observed"] == "peer_gb_s 390, peers 2"
+    assert daemon.cli("stop", "early").returncode == 0
+    assert not codes(check())
 
 
 def test_a_missing_library_of_the_driver_is_not_held_against_the_card(check, cards):

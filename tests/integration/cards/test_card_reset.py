@@ -97,6 +97,7 @@ def test_a_job_is_waited_for_or_stopped_and_no_new_one_begins(make_daemon, cards
     waiting = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     eventually(lambda: node(daemon).HasField("drain"))
     assert "reset of card 1" in daemon.cli("start", "--cards", "1,", "--", "true").stderr
+    assert [card.index for card in node(daemon).cards if "being reset by" in card.reserved] == [1]
     assert "being reset by" in daemon.cli("node", "reset", "1").stderr
     assert daemon.cli("node", "reset", "2").returncode == 5
     assert "wait for its end" in daemon.cli("node", "undrain").stderr
