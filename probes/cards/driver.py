@@ -167,6 +167,11 @@ class Driver:
             return []
         return await self._listening.next(self._backend)
 
+    @property
+    def closed_for(self) -> str:
+        """A sentence that says why the driver is closed now (`let_go`); empty while it is not."""
+        return self._let_go
+
     async def let_go(self, why: str, limit_s: float) -> bool:
         """Closes the library, and keeps it closed until `take_again`: no card can be reset that somebody has open. The
         view has the cards as they were, and `why` there are no answers. False: a call still hangs in the library after

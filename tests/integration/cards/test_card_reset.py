@@ -317,6 +317,13 @@ def test_a_card_is_reset_by_itself_for_named_codes(make_daemon, cards):
     # Once a day is enough.
     state = json.loads((daemon.folder / "state/reset.json").read_text())
     assert len(state["past"][cards[1].uuid]) == 1
+    # Which is said, as long as the card needs another.
+    eventually(lambda: cards.xid(1, 46) or ("GPU_XID_RESET", "card 1") in conditions(daemon))
+    why = "card 1 was reset 1 times within 24 hours (most_a_day in [reset]); `muster node reset 1` does"
+    eventually(lambda: any(text.endswith(why) for text in node(daemon).warnings))
+    assert cards.resets == 1
+    assert reset(daemon, "1")[0] == 0
+    eventually(lambda: not node(daemon).warnings)
 
 
 @pytest.mark.slow
@@ -405,3 +412,21 @@ def test_a_stop_that_does_not_end_the_job_is_waited_for_no_longer_than_asked(mak
     assert code == 1 and came_out(told).get("jobs") == "given up", (told, notes)
     assert "its stop did not end it" in notes and "muster show deaf" in notes
     assert not node(daemon).HasField("drain")
+
+
+@pytest.mark.slow
+def test_a_job_that_ends_while_the_driver_is_closed_keeps_its_card_until_the_driver_is_asked(make_daemon, hanging):
+    daemon = make_daemon(CONFIG + "[cards]\nrelease_timeout_s = 0.5\n", hanging.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    assert daemon.cli("start", "--job-id", "other", "--cards", "1,", "--", "sleep", "1000").returncode == 0
+    client = begin_reset(daemon, hanging, "3")
+    hanging[1].hold(1 << 22, 1 << 30, lives=False)  # a process that the driver does not let go
+    done = daemon.cli("stop", "other")
+    assert done.returncode == 1 and "card 1: its holder" in done.stderr, done.stderr
+    assert "musterd has closed the driver for the reset of card 3" in done.stderr
+    hanging.clear("nvidia-smi")
+    _, err = client.communicate(timeout=60)
+    assert client.returncode == 0, err
+    assert node(daemon).cards[1].job_id == "other"
+    hanging[1].processes = []
+    eventually(lambda: not node(daemon).cards[1].job_id)
