@@ -374,6 +374,16 @@ def test_a_sum_over_all_cards(check, python, tmp_path):
         ("sleep 600", "ACTIVE_NOT_RUN", "no end after 2 s", 2),
         ('echo \'{"failed": "ncclUnhandledCudaError", "code": 0}\'', "ACTIVE_NOT_RUN", "ncclUnhandledCudaError", 60),
         ("answer allreduce4_gb_s 5 400", "ACTIVE_WRONG_RESULT", "5 results of the allreduce test are wrong", 60),
+        (
+            "answer allreduce4_gb_s 5 1; echo done",
+            "ACTIVE_WRONG_RESULT",
+            "5 results of the allreduce test are wrong",
+            60,
+        ),
+        ("answer allreduce4_gb_s 0 NaN", "ACTIVE_NOT_RUN", "measured nothing", 60),
+        ("answer allreduce4_gb_s 0 1e999", "ACTIVE_NOT_RUN", "measured nothing", 60),
+        ('echo \'{"wrong": 0, "measured": {}}\'', "ACTIVE_NOT_RUN", "measured nothing", 60),
+        ("kill -SEGV $$", "ACTIVE_NOT_RUN", "the test ended with -11", 60),
     ],
 )
 @pytest.mark.slow
@@ -383,6 +393,22 @@ def test_a_sum_that_does_not_come_out(check, python, tmp_path, script, code, wor
     # Of this test: another worker runs others.
     ours = f"{tmp_path}/python .*torch_program.py allreduce"
     assert not subprocess.run(["pgrep", "-f", ours], capture_output=True, check=False).stdout
+
+
+def test_nothing_is_left_of_what_a_script_calls_when_the_command_is_killed(tmp_path, python):
+    config = tmp_path / "musterd.toml"
+    config.write_text(f"[active]\n{python(f'sleep 1000 & echo $! >>{tmp_path}/pids; wait')}")
+    words = [BIN / "muster", "--root", tmp_path, "check", "gpu-check", "--active", "--config", config]
+    command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    pids = tmp_path / "pids"
+    try:
+        eventually(lambda: pids.exists() and len(pids.read_text().splitlines()) == 2)
+        command.kill()
+        command.wait(60)
+        eventually(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), message="they have ended")
+    finally:
+        command.kill()
+        command.wait(60)
 
 
 def test_the_tests_of_ascend_cards_are_pytorchs(tmp_path, python):
