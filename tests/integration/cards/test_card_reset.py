@@ -415,6 +415,17 @@ def test_a_stop_that_does_not_end_the_job_is_waited_for_no_longer_than_asked(mak
 
 
 @pytest.mark.slow
+def test_an_exit_code_of_0_alone_is_no_reset(make_daemon, cards):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    program = cards.folder / "bin/nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'Unable to reset this GPU. Treating as warning and moving on.'\n")
+    code, told, notes = reset(daemon, "1")
+    assert code == 1 and came_out(told).get("reset") == "given up", (told, notes)
+    assert "does not say that it worked: Unable to reset this GPU" in notes and "stays drained" in notes
+
+
+@pytest.mark.slow
 def test_a_job_that_ends_while_the_driver_is_closed_keeps_its_card_until_the_driver_is_asked(make_daemon, hanging):
     daemon = make_daemon(CONFIG + "[cards]\nrelease_timeout_s = 0.5\n", hanging.env)
     eventually(lambda: len(node(daemon).cards) == 4)
