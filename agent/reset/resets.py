@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from muster.agent import threads
 from muster.agent.errors import ApiError, CannotReset, NoSuchCard, ResetUnderWay
 from muster.agent.host import state_file
+from muster.agent.jobs.cards.leases import Lease
 from muster.agent.reset import reset_file
 from muster.agent.reset.reset_file import ResetEvent, ResetRecord, ResetState
 from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep, StepStatus
@@ -333,7 +334,7 @@ class Resets:
             again = f"`muster node reset {index}` does"
             return f"card {index} was reset {most} times within 24 hours (most_a_day in [reset]); {again}"
         plan = await threads.run(reset_group.plan, view, index)
-        held = {lease.card.index for lease in self._parts.registry.leasing.all() if lease.job_id}
+        held = {lease.card.index for lease in self._parts.registry.leasing.all() if self._is_held(lease)}
         if held & set(plan.together):
             return ""
         request = ResetRequest(by=f"musterd, for {code} (codes in [reset])")
@@ -345,6 +346,13 @@ class Resets:
             reset_file.note_past(self._state, card.uuid, time.time())
             self._begin(view, card, plan, request)
         return None
+
+    def _is_held(self, lease: Lease) -> bool:
+        """Not by memory that an ended job left without a process: a reset is what ends that."""
+        if not (lease.held_by and self._parts.registry.has_ended(lease.job_id)):
+            return bool(lease.job_id)
+        seen = self._parts.driver.view.holders.get(lease.card.index)
+        return seen is None or bool(seen.value)
 
     async def _write(self) -> None:
         try:

@@ -327,6 +327,21 @@ def test_a_card_is_reset_by_itself_for_named_codes(make_daemon, cards):
 
 
 @pytest.mark.slow
+def test_a_card_with_what_an_ended_job_left_is_reset_by_itself(make_daemon, cards):
+    """After a fault that ends a job, its memory often stays without a process."""
+    daemon = make_daemon(CONFIG + '[reset]\ncodes = ["GPU_XID_RESET"]\n[cards]\nrelease_timeout_s = 0.5\n', cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    until_heard(daemon, cards, 0)
+    assert daemon.cli("start", "--job-id", "one", "--cards", "2,", "--", "sleep", "1000").returncode == 0
+    cards.xid(2, 46)
+    eventually(lambda: ("GPU_XID_RESET", "card 2") in conditions(daemon))
+    cards[2].mem_used += 8 << 30
+    assert daemon.cli("stop", "one").returncode == 1
+    eventually(lambda: cards.resets == 1 and not node(daemon).HasField("drain"))
+    eventually(lambda: ("GPU_XID_RESET", "card 2") not in conditions(daemon))
+
+
+@pytest.mark.slow
 def test_ascend_chips_go_together(make_daemon, tmp_path):
     with FakeCards.for_test(tmp_path / "npus", "ascend", 4) as npus:
         daemon = make_daemon(CONFIG + "[reset]\nsettle_s = 0\n", npus.env)
