@@ -1,7 +1,7 @@
 """`muster check --active`: the active tests of this node's cards, and what they measured before."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -84,6 +84,15 @@ def _add(path: Path, figures: Mapping[str, Mapping[str, float]]) -> str:
                 del past[:-KEPT]
         state_file.write(path, known)
     return ""
+
+
+def forget(path: Path, uuids: Collection[str]) -> None:
+    """Forgets what was measured on these cards: they are compared with it no longer. Blocks. Raises OSError."""
+    with _FILE:
+        known, trouble = _read(path)
+        if not trouble and known.cards.keys() & set(uuids):
+            known.cards = {uuid: figures for uuid, figures in known.cards.items() if uuid not in uuids}
+            state_file.write(path, known)
 
 
 def _read(path: Path) -> tuple[_Figures, str]:

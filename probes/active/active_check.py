@@ -76,7 +76,7 @@ def catalogue() -> list[CheckEntry]:
 
 
 async def check(asked: ActiveRequest) -> tuple[list[CheckResult], dict[str, dict[str, float]]]:
-    """Tests the cards. Results in the order of the tests and cards, and the figures of the cards that were right, by
+    """Tests the cards. Results in the order of the tests and cards, and the figures of those that were in order, by
     UUID. Raises OSError and BadLimits for the settings' file of limits."""
     cards, settings = asked.cards, asked.settings
     if not cards:
@@ -105,7 +105,7 @@ async def check(asked: ActiveRequest) -> tuple[list[CheckResult], dict[str, dict
             results.append(result := _judge(test, f"card {index}", index, measured[index], slow(index, measured)))
             if result.status is Status.CRITICAL:
                 failed.add(index)
-            if measured[index].figures and not measured[index].wrong:
+            if result.code is Code.ACTIVE_OK:  # a slow card must not become its own measure
                 figures.setdefault(card.uuid, {}).update(measured[index].figures)
     return results, figures
 

@@ -135,6 +135,21 @@ def test_cards_slower_than_they_were(check):
     found = check("transfer_gb_s 52")
     assert codes(found) == {("transfer", card): "ACTIVE_SLOW" for card in range(4)}
     assert "its own median before" in found["transfer", 0]["reason"]
+    for _ in range(4):  # it does not become its own measure
+        assert check("transfer_gb_s 52", args=("--cards", "0,"))["transfer", 0]["code"] == "ACTIVE_SLOW"
+
+
+@pytest.mark.slow
+def test_a_card_that_is_to_stay_slower(check, cards, make_daemon):
+    daemon = make_daemon("[health]\n", cards.env)
+    check.root = daemon.folder
+    eventually(lambda: len(node(daemon).cards) == 4)
+    slow = ("transfer_gb_s 52",)
+    for _ in range(3):
+        assert not codes(check("transfer_gb_s 60"))
+    assert codes(check(*slow)) == {("transfer", card): "ACTIVE_SLOW" for card in range(4)}
+    assert daemon.cli("check", "clear", "ACTIVE_SLOW", "card 2").returncode == 0
+    assert codes(check(*slow)) == {("transfer", card): "ACTIVE_SLOW" for card in (0, 1, 3)}
 
 
 def test_limits_of_a_site(check, tmp_path):
