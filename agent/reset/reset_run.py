@@ -17,19 +17,21 @@ from muster.agent import text, threads
 from muster.agent.errors import ApiError
 from muster.agent.host import state_file
 from muster.agent.jobs.cards.leases import Lease
-from muster.agent.node import active_look, condition_rules
-from muster.agent.node.conditions import READING
-from muster.agent.node.health import ACTIVE_ITEMS
-from muster.agent.reset import card_return, reset_file
+from muster.agent.reset import card_return, last_tests, reset_file
 from muster.agent.reset.reset_file import ResetEvent, ResetRecord, ResetState
-from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep, StepStatus
+from muster.agent.reset.reset_report import (
+    ResetParts,
+    ResetProgress,
+    ResetRequest,
+    ResetStep,
+    StepFailed,
+    StepSkipped,
+    StepStatus,
+)
 from muster.probes.cards.accelerator import ASCEND, Card
 from muster.probes.cards.driver import What
 from muster.probes.cards.reset import device_holders, reset_program
 from muster.probes.cards.reset.device_holders import DeviceHolder
-from muster.probes.checks.card_checks import CardsWanted
-from muster.probes.checks.codes import EXPLANATIONS
-from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.kernel import process
 from muster.probes.kernel.number_lists import numbers
 
@@ -38,14 +40,6 @@ from muster.probes.kernel.number_lists import numbers
 LOOK_S, LET_GO_S, HOLDERS_S, RETURN_LOOK_S = 1.0, 15.0, 10.0, 1.0
 
 _log = structlog.get_logger(__name__)
-
-
-class StepFailed(Exception):
-    """Raised when a step failed; the message is a sentence without a full stop."""
-
-
-class StepSkipped(Exception):
-    """Raised when there was nothing to do, or what could not be done is no reason to stop. The message says which."""
 
 
 class ResetRun:
@@ -102,8 +96,8 @@ class ResetRun:
             await self._do(ResetStep.RESET, self._reset)
             await self._do(ResetStep.OPEN, self._open)
             await self._do(ResetStep.PERSISTENCE_ON, self._persistence_on)
-            await self._do(ResetStep.CHECK, self._check)
-            await self._do(ResetStep.ACTIVE, self._test)
+            await self._do(ResetStep.CHECK, lambda: last_tests.check(self._parts, self._now, self._request.by))
+            await self._do(ResetStep.ACTIVE, lambda: last_tests.active(self._parts, self._now, self._request))
             await self._do(ResetStep.UNDRAIN, self._undrain)
         except StepFailed as failure:
             await self._give_up(failure)
@@ -276,46 +270,6 @@ class ResetRun:
         if ended.trouble:
             raise StepSkipped(f"{ended.trouble}: `nvidia-smi -pm 1 -i {names}` turns it on")
         return "persistence mode is on again"
-
-    async def _check(self) -> str:
-        health, by = self._parts.health, f"the reset by {self._request.by}"
-        mine = [c for c in health.conditions if c.card in self._now and not c.injected]
-        for code, device in {(c.code, c.device) for c in mine if EXPLANATIONS[Code(c.code)].reset_ends}:
-            await health.clear(code, device, by)
-        results = await health.look((), self._now)
-        mine = [c for c in health.conditions if c.card in self._now and not c.injected and c.item not in ACTIVE_ITEMS]
-        mine = [c for c in mine if c.clears == READING]
-        still = {c.key: condition_rules.still(c.item, c.device, Code(c.code), results) for c in mine}
-        # Otherwise it lasts for some looks more: a reading that comes and goes was not reset.
-        for code, device in {(c.code, c.device) for c in mine if still[c.key] is False}:
-            await health.clear(code, device, by)
-        self._refuse_grave(results)
-        if grave := [c for c in mine if still[c.key] is None and c.status is Status.CRITICAL]:
-            which = "; ".join(f"{c.device}: {c.code}" for c in grave[:4])
-            raise StepFailed(f"the checks cannot tell whether this is over: {which}")
-        return "the checks find nothing grave about it"
-
-    async def _test(self) -> str:
-        from muster.probes.active.card_limits import BadLimits  # only here: most daemons never test a card
-
-        config, driver = self._parts.config(), self._parts.driver
-        if not config.reset.active or self._request.skip_active:
-            raise StepSkipped("switched off")
-        wanted, past = CardsWanted(indices=tuple(self._now)), self._parts.root.active_figures
-        try:
-            results, trouble = await active_look.look(driver, wanted, config.active, past)
-        except (OSError, BadLimits) as error:
-            raise StepSkipped(f"limits_file of [active]: {error}") from None
-        await self._parts.health.report(results, self._request.by)
-        self._refuse_grave(results)
-        if untested := [r for r in results if r.code is Code.ACTIVE_NOT_RUN]:
-            raise StepSkipped(untested[0].reason)
-        return trouble or "; ".join(f"{r.item} {r.observed}" for r in results[:3])
-
-    def _refuse_grave(self, results: list[CheckResult]) -> None:
-        grave = [r for r in results if r.status is Status.CRITICAL and r.card in self._now]
-        if grave:
-            raise StepFailed("; ".join(f"{r.device}: {r.code}: {r.reason}" for r in grave[:4]))
 
     async def _undrain(self) -> str:
         drain = self._parts.health.drain
