@@ -96,7 +96,8 @@ def test_a_job_is_waited_for_or_stopped_and_no_new_one_begins(make_daemon, cards
     command = [BIN / "muster", "--root", daemon.folder, "node", "reset", "1"]
     waiting = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     eventually(lambda: node(daemon).HasField("drain"))
-    assert "reset of card 1" in daemon.cli("start", "--cards", "1,", "--", "true").stderr
+    refused = daemon.cli("start", "--cards", "1,", "--", "true").stderr
+    assert "reset of card 1; a card is being reset: wait for the end" in refused and "undrain" not in refused
     assert [card.index for card in node(daemon).cards if "being reset by" in card.reserved] == [1]
     assert "being reset by" in daemon.cli("node", "reset", "1").stderr
     assert daemon.cli("node", "reset", "2").returncode == 5
