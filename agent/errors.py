@@ -114,12 +114,13 @@ class NodeDraining(ApiError):
     code = "FAILED_PRECONDITION"
     reason = "NODE_DRAINING"
 
-    def __init__(self, drained_by: str, why: str, since: float) -> None:
-        """`since` in seconds since the epoch."""
-        super().__init__(
-            f"{drained_by} drained the node at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}: "
-            f"{why}; return it to service with `muster node undrain`"
-        )
+    def __init__(self, drained_by: str, why: str, since: float, resetting: bool = False) -> None:
+        """`since` in seconds since the epoch. `resetting`: a card is being reset, and nobody can undrain the node."""
+        how = "return it to service with `muster node undrain`"
+        if resetting:
+            how = "a card is being reset: wait for the end, `muster events -f` shows it"
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+        super().__init__(f"{drained_by} drained the node at {when}: {why}; {how}")
         self._told = {"by": drained_by, "drain_reason": why}
 
     def metadata(self) -> dict[str, str]:

@@ -125,7 +125,6 @@ async def _build(
     # A daemon of one job has its log folder from who asked for it, for logs of the job alone.
     audit = Audit(root.audit_log if owner_fd is None else root.state / root.audit_log.name)
     own_logs = OwnLogs(root, audit, events, health.found)
-    registry.of_daemon = (limits, own_logs)
     crashes = Crashes(events, health.found, registry.known)
     nursery.died = crashes.died
     losses = OutputLosses(root, health.found, registry)
@@ -154,6 +153,7 @@ async def _build(
     collected = CollectedLogs(root.collected_logs)
     keeping = LogKeeping(root, config, events, registry, collected)
     collecting = Collecting(config, registry, keeping, collected, telemetry.history)
+    registry.of_daemon = (limits, own_logs, resets, notifier, keeping, hangs, *([tls] if tls is not None else []))
 
     return Daemon(
         registry=registry,

@@ -111,7 +111,7 @@ class HangWatch:
         self._group: TaskGroup | None = None
         self._threads = threads.Pool(2)
         #: Sentence for an operator, or empty.
-        self.trouble = ""
+        self.trouble: list[str] = []
 
     def found(self, entry: Entry) -> CurrentHang | None:
         """The present verdict of a job; None if it has none, or has ended."""
@@ -148,7 +148,7 @@ class HangWatch:
                             await self._take(record)
                         except Exception as error:  # a bug here must not end the daemon
                             _log.exception("hang.defect", job=record.job)
-                            self.trouble = f"job {record.job}: the hang rule failed: {error!r}"
+                            self.trouble = [f"job {record.job}: the hang rule failed: {error!r}"]
 
     async def _take(self, record: TelemetryRecord) -> None:
         entry = self._registry.known(record.job)

@@ -41,7 +41,7 @@ CONDITIONS = OWN.gauge("muster_conditions", "Conditions that the node has now, b
 CONDITION = OWN.gauge(
     "muster_condition", "1 for each condition that the node has now.", "item", "code", "device", "status", "injected"
 )
-DRAINED = OWN.gauge("muster_node_drained", "1 while the node is drained by an operator.")
+DRAINED = OWN.gauge("muster_node_drained", "1 while the node is drained, by an operator or for a reset.")
 ACCEPTS = OWN.gauge(
     "muster_node_accepts_jobs", "0 while the daemon refuses new jobs: the node is drained, or a condition refuses them."
 )

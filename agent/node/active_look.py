@@ -1,7 +1,7 @@
 """`muster check --active`: the active tests of this node's cards, and what they measured before."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,18 +37,20 @@ async def look(
     path: Path,
     tests: Sequence[str] = tuple(active_settings.TESTS),
     tell: Callable[[str], object] = str,
+    taken: active_check.Taken | None = None,
 ) -> tuple[list[CheckResult], str]:
     """Runs `tests` on the wanted cards, one after the other, and adds what was measured to the file `path`. The
     sentence says why that could not be read or kept; it is empty where all is well. The driver is open. Raises OSError
-    and BadLimits for the settings' file of limits. `tell` takes how far they are, for people."""
+    and BadLimits for the settings' file of limits. `tell` takes how far they are, for people; `taken` says why a card
+    is not to be tested now."""
     known, trouble = _read(path)
     whole = driver.view.whole
     chosen = wanted.indices or (tuple(whole)[: wanted.count] if wanted.count else tuple(whole))
     cards = {index: whole[index] for index in chosen if index in whole}
 
-    async def holders(index: int) -> Sequence[int]:
+    async def holders(index: int) -> Sequence[int] | None:
         seen = (await driver.refresh(What.HOLDERS, [index])).holders.get(index)
-        return [holder.pid for holder in seen.value] if seen is not None else []
+        return [holder.pid for holder in seen.value] if seen is not None else None
 
     asked = active_check.ActiveRequest(
         cards=cards,
@@ -57,6 +59,7 @@ async def look(
         settings=settings,
         past=known.cards,
         tests=tests,
+        taken=taken,
         tell=tell,
     )
     results, figures = await active_check.check(asked)
@@ -81,6 +84,15 @@ def _add(path: Path, figures: Mapping[str, Mapping[str, float]]) -> str:
                 del past[:-KEPT]
         state_file.write(path, known)
     return ""
+
+
+def forget(path: Path, uuids: Collection[str]) -> None:
+    """Forgets what was measured on these cards: they are compared with it no longer. Blocks. Raises OSError."""
+    with _FILE:
+        known, trouble = _read(path)
+        if not trouble and known.cards.keys() & set(uuids):
+            known.cards = {uuid: figures for uuid, figures in known.cards.items() if uuid not in uuids}
+            state_file.write(path, known)
 
 
 def _read(path: Path) -> tuple[_Figures, str]:

@@ -54,6 +54,14 @@ class ResetStep(enum.StrEnum):
     UNDRAIN = "undrain"
 
 
+class StepFailed(Exception):
+    """Raised when a step failed; the message is a sentence without a full stop."""
+
+
+class StepSkipped(Exception):
+    """Raised when there was nothing to do, or what could not be done is no reason to stop. The message says which."""
+
+
 class StepStatus(enum.StrEnum):
     """BEGUN and WAITING are followed by one of the others. COMPLETED and GIVEN_UP are the last of a reset."""
 

@@ -16,18 +16,22 @@ import structlog
 from muster.agent import text, threads
 from muster.agent.errors import ApiError
 from muster.agent.host import state_file
-from muster.agent.node import active_look
-from muster.agent.node.conditions import READING
-from muster.agent.node.health import ACTIVE_ITEMS
-from muster.agent.reset import reset_file
+from muster.agent.jobs.cards.leases import Lease
+from muster.agent.reset import card_return, last_tests, reset_file
 from muster.agent.reset.reset_file import ResetEvent, ResetRecord, ResetState
-from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep, StepStatus
-from muster.probes.cards.accelerator import ASCEND, BOOTED, NVIDIA, Card
-from muster.probes.cards.driver import View, What
+from muster.agent.reset.reset_report import (
+    ResetParts,
+    ResetProgress,
+    ResetRequest,
+    ResetStep,
+    StepFailed,
+    StepSkipped,
+    StepStatus,
+)
+from muster.probes.cards.accelerator import ASCEND, Card
+from muster.probes.cards.driver import What
 from muster.probes.cards.reset import device_holders, reset_program
-from muster.probes.checks.card_checks import CardsWanted
-from muster.probes.checks.codes import EXPLANATIONS
-from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.cards.reset.device_holders import DeviceHolder
 from muster.probes.kernel import process
 from muster.probes.kernel.number_lists import numbers
 
@@ -38,27 +42,27 @@ LOOK_S, LET_GO_S, HOLDERS_S, RETURN_LOOK_S = 1.0, 15.0, 10.0, 1.0
 _log = structlog.get_logger(__name__)
 
 
-class StepFailed(Exception):
-    """Raised when a step failed; the message is a sentence without a full stop."""
-
-
-class StepSkipped(Exception):
-    """Raised when there was nothing to do, or what could not be done is no reason to stop. The message says which."""
-
-
 class ResetRun:
     """One reset. `run` may be cancelled at the end of the daemon; the record then says where it was."""
 
     def __init__(
-        self, parts: ResetParts, state: ResetState, record: ResetRecord, cards: tuple[Card, ...], request: ResetRequest
+        self,
+        parts: ResetParts,
+        state: ResetState,
+        record: ResetRecord,
+        cards: tuple[Card, ...],
+        named: tuple[Card, ...],
+        request: ResetRequest,
     ) -> None:
-        """`cards`: those that the program must name, the card itself among them. `state` is written to the disk here;
-        from now on `record` is its current one."""
+        """`cards`: those that the reset takes along, the card itself among them; `named`: those of them that the
+        program must name. `state` is written to the disk here; from now on `record` is its current one."""
         self.record = record
         self.progress = ResetProgress()
         self._parts = parts
         self._state = state
-        self._cards = cards
+        self._cards, self._named = cards, named
+        #: Processes that the driver listed on the cards before it was closed, which musterd can see.
+        self._listed: tuple[DeviceHolder, ...] = ()
         self._request = request
         self._path = parts.root.reset
         self._cancelled_by = ""
@@ -92,8 +96,8 @@ class ResetRun:
             await self._do(ResetStep.RESET, self._reset)
             await self._do(ResetStep.OPEN, self._open)
             await self._do(ResetStep.PERSISTENCE_ON, self._persistence_on)
-            await self._do(ResetStep.CHECK, self._check)
-            await self._do(ResetStep.ACTIVE, self._test)
+            await self._do(ResetStep.CHECK, lambda: last_tests.check(self._parts, self._now, self._request.by))
+            await self._do(ResetStep.ACTIVE, lambda: last_tests.active(self._parts, self._now, self._request))
             await self._do(ResetStep.UNDRAIN, self._undrain)
         except StepFailed as failure:
             await self._give_up(failure)
@@ -118,12 +122,15 @@ class ResetRun:
     async def _wait_for_jobs(self) -> str:
         leasing = self._parts.registry.leasing
         end, told, stopped = anyio.current_time() + self._request.wait_s, "", set[str]()
+        if self._request.stop_jobs and not self._request.wait_s:
+            end = float("inf")
         while True:
             if self._cancelled_by:
                 raise StepFailed(f"{self._cancelled_by} cancelled it")
-            held = {lease.job_id: lease for lease in leasing.all() if lease.job_id and self._mine(lease.card)}
+            held, left = self._held()
             if leasing.settled.is_set() and not held:
-                return "no job holds it" if not told else "its jobs have ended"
+                ended = "its jobs have ended" if told else "no job holds it"
+                return "; ".join([ended, *left])
             who = "; ".join(one.held_by or f"job {job} holds card {one.card.index}" for job, one in held.items())
             who = who or "musterd is looking for jobs of an earlier musterd"
             if who != told:
@@ -132,11 +139,28 @@ class ResetRun:
                 for job in held.keys() - stopped:
                     stopped.add(job)
                     await self._stop(job)
-            elif anyio.current_time() >= end:
+            if anyio.current_time() >= end:
                 after = f" after {text.span(self._request.wait_s)}" if self._request.wait_s else ""
-                raise StepFailed(f"{who}{after}: wait for its end (--wait), or have it stopped (--stop)")
+                how = "wait for its end (--wait), or have it stopped (--stop)"
+                if stopped:
+                    how = f"its stop did not end it: `muster show {min(stopped)}` says what is left of it"
+                raise StepFailed(f"{who}{after}: {how}")
             with anyio.move_on_after(LOOK_S):
                 await leasing.wait_change()
+
+    def _held(self) -> tuple[dict[str, Lease], list[str]]:
+        """Who holds the cards, by job, and what is left on cards of jobs that have ended. The latter is no reason to
+        wait: a reset is the remedy for what no process holds, and who else is left is a holder as others are."""
+        registry = self._parts.registry
+        held, left = dict[str, Lease](), list[str]()
+        for lease in registry.leasing.all():
+            if not lease.job_id or not self._mine(lease.card):
+                continue
+            if lease.held_by and registry.has_ended(lease.job_id):
+                left.append(lease.held_by)
+            else:
+                held[lease.job_id] = lease
+        return held, left
 
     def _mine(self, card: Card) -> bool:
         return card.index in self.record.together or card.parent in self.record.together
@@ -155,7 +179,10 @@ class ResetRun:
     async def _close(self) -> str:
         driver = self._parts.driver
         # Soon after another reset, or the daemon's start, the view knows nothing of the modes yet.
-        self.record.persistent = _persistent(await driver.refresh(What.HEALTH), self._cards)
+        self.record.persistent = card_return.persistent(await driver.refresh(What.HEALTH), self._cards)
+        seen = (await driver.refresh(What.HOLDERS, self.record.together)).holders
+        pids = {holder.pid for index in self.record.together if index in seen for holder in seen[index].value}
+        self._listed = await threads.run(device_holders.visible, pids)
         self._closed = True
         if not await driver.let_go(f"musterd has closed the driver for the reset of {self._names()}", LET_GO_S):
             self.record.persistent = []  # nothing was turned off yet
@@ -178,7 +205,7 @@ class ResetRun:
         nodes = {card.node for card in self._cards if card.node}
         end = anyio.current_time() + HOLDERS_S
         while True:
-            found = await threads.run(device_holders.holders, nodes)
+            found = await threads.run(device_holders.holders, nodes, self._listed)
             if not found.holders:
                 hidden = f"; {found.hidden} processes are not visible without root" if found.hidden else ""
                 return f"no process has it open{hidden}"
@@ -195,7 +222,7 @@ class ResetRun:
     async def _reset(self) -> str:
         self._begun = True
         limit = self._parts.config().reset.program_s
-        ended = await reset_program.reset(self._cards, limit, self._note_program)
+        ended = await reset_program.reset(self._named, limit, self._note_program)
         if not ended.lives:
             self.record.program = None
         if ended.trouble:
@@ -220,39 +247,18 @@ class ResetRun:
         await driver.take_again()
         self._closed = False
         while True:
-            found = [self._number(driver.view, card) for card in self._cards]
+            found = [card_return.number(driver.view, card) for card in self._cards]
             self._now = [number for number in found if number is not None]
             for what in What:  # a failure of before the reset counts until such a call is answered
                 await driver.refresh(what, self._now)
-            missing = [self._why_absent(driver.view, card) for card in self._cards]
-            if not any(missing):
+            missing = {card.index: card_return.why_absent(driver.view, card) for card in self._cards}
+            if not any(missing.values()):
                 return "every card of the reset answers"
             if anyio.current_time() >= end:
-                self._absent, why = True, next(filter(None, missing))
+                self._absent, why = bool(missing[self.record.card]), next(filter(None, missing.values()))
                 raise StepFailed(f"{why}, {text.span(settings.return_s)} after the reset: reboot, or power-cycle it")
             await anyio.sleep(RETURN_LOOK_S)
             await driver.open()
-
-    @staticmethod
-    def _number(view: View, card: Card) -> int | None:
-        """Its number now: the driver may count anew."""
-        same = (i for i, it in view.whole.items() if (card.uuid and it.uuid == card.uuid) or it.bus_id == card.bus_id)
-        return next(same, None)
-
-    def _why_absent(self, view: View, card: Card) -> str:
-        """Empty: it is there, and answers."""
-        number = self._number(view, card)
-        if view.driver is not None:
-            return f"the driver does not answer: {view.driver.text}"
-        if number is None:
-            return f"{card.uuid or card.bus_id} did not come back"
-        if number in view.sick:
-            return f"card {number} does not answer: {view.sick[number].text}"
-        health = view.health.get(number)
-        if health is None:
-            return f"card {number} does not answer"
-        boot = health.value.npu_boot
-        return f"card {number} has not started (boot status {boot})" if boot not in (None, BOOTED) else ""
 
     async def _persistence_on(self) -> str:
         if not self.record.persistent:
@@ -264,42 +270,6 @@ class ResetRun:
         if ended.trouble:
             raise StepSkipped(f"{ended.trouble}: `nvidia-smi -pm 1 -i {names}` turns it on")
         return "persistence mode is on again"
-
-    async def _check(self) -> str:
-        health, by = self._parts.health, f"the reset by {self._request.by}"
-        mine = [c for c in health.conditions if c.card in self._now and not c.injected]
-        for code, device in {(c.code, c.device) for c in mine if EXPLANATIONS[Code(c.code)].reset_ends}:
-            await health.clear(code, device, by)
-        results = await health.look((), self._now)
-        found = {(str(r.code), r.device) for r in results}
-        # Otherwise it lasts for some looks more: a reading that comes and goes was not reset.
-        mine = [c for c in health.conditions if c.card in self._now and not c.injected and c.item not in ACTIVE_ITEMS]
-        for code, device in {(c.code, c.device) for c in mine if c.clears == READING} - found:
-            await health.clear(code, device, by)
-        self._refuse_grave(results)
-        return "the checks find nothing grave about it"
-
-    async def _test(self) -> str:
-        from muster.probes.active.card_limits import BadLimits  # only here: most daemons never test a card
-
-        config, driver = self._parts.config(), self._parts.driver
-        if not config.reset.active or self._request.skip_active:
-            raise StepSkipped("switched off")
-        wanted, past = CardsWanted(indices=tuple(self._now)), self._parts.root.active_figures
-        try:
-            results, trouble = await active_look.look(driver, wanted, config.active, past)
-        except (OSError, BadLimits) as error:
-            raise StepSkipped(f"limits_file of [active]: {error}") from None
-        await self._parts.health.report(results, self._request.by)
-        self._refuse_grave(results)
-        if untested := [r for r in results if r.code is Code.ACTIVE_NOT_RUN]:
-            raise StepSkipped(untested[0].reason)
-        return trouble or "; ".join(f"{r.item} {r.observed}" for r in results[:3])
-
-    def _refuse_grave(self, results: list[CheckResult]) -> None:
-        grave = [r for r in results if r.status is Status.CRITICAL and r.card in self._now]
-        if grave:
-            raise StepFailed("; ".join(f"{r.device}: {r.code}: {r.reason}" for r in grave[:4]))
 
     async def _undrain(self) -> str:
         drain = self._parts.health.drain
@@ -426,12 +396,3 @@ class ResetRun:
     def _names(self) -> str:
         several = len(self.record.together) > 1
         return f"cards {numbers(self.record.together)}" if several else self.record.device
-
-
-def _persistent(view: View, cards: tuple[Card, ...]) -> list[str]:
-    """Those in persistence mode, as nvidia-smi names them. A sick card that does not tell has it as the others have."""
-    if cards[0].kind != NVIDIA:
-        return []
-    told = {index: seen.value.persistence for index, seen in view.health.items() if seen.value.persistence is not None}
-    usual = any(told.values())
-    return [reset_program.named(card) for card in cards if told.get(card.index, usual)]

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from muster.agent import threads
 from muster.agent.errors import ApiError, CannotReset, NoSuchCard, ResetUnderWay
 from muster.agent.host import state_file
+from muster.agent.jobs.cards.leases import Lease
 from muster.agent.reset import reset_file
 from muster.agent.reset.reset_file import ResetEvent, ResetRecord, ResetState
 from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep, StepStatus
@@ -53,12 +54,15 @@ class Resets:
         self._settling = False
         #: The tests of a drain have been started.
         self._tests = False
+        #: Why a card is not reset by itself although a code of the settings is on it: sentences.
+        self._refused: list[str] = []
 
     @property
     def trouble(self) -> list[str]:
         """Sentences for an operator."""
         found = [self._damage] if self._damage else []
-        return [*found, _unfinished(self._left)] if self._left is not None else found
+        found += [_unfinished(self._left)] if self._left is not None else []
+        return [*found, *self._refused]
 
     @property
     def running(self) -> "ResetRun | None":
@@ -175,13 +179,17 @@ class Resets:
             while True:
                 await anyio.sleep(until_tick(AUTOMATIC_S))
                 await self._look_after_program()
-                if self._parts.config().reset.codes:
+                if self._parts.config().reset.codes or self._refused:
                     await self._start_by_itself()
                 if self._parts.config().active.in_drain and not self._tests:
                     from muster.agent.reset.drain_tests import DrainTests  # only where they are wanted
 
                     self._tests = True
-                    self._group.start_soon(DrainTests(self._parts, lambda: self._run is not None).run)
+                    self._group.start_soon(DrainTests(self._parts, self._is_resetting).run)
+
+    def _is_resetting(self) -> bool:
+        """Also by a program that outlived its daemon."""
+        return self._run is not None or self._settling or (self._left is not None and self._left.program is not None)
 
     async def _look_after_program(self) -> None:
         """One that SIGKILL did not end may end all the same, once the card lets go of it."""
@@ -280,8 +288,8 @@ class Resets:
             since=time.time(),
             boot=process.boot_id(),
         )
-        cards = tuple(view.cards[index] for index in plan.command)
-        self._run = ResetRun(self._parts, self._state, record, cards, request)
+        cards, named = (tuple(view.cards[index] for index in some) for some in (plan.together, plan.command))
+        self._run = ResetRun(self._parts, self._state, record, cards, named, request)
         self._left = None
         text = f"it is being reset by {request.by}"
         self._parts.registry.leasing.reserve(dict.fromkeys(plan.together, text))
@@ -300,34 +308,51 @@ class Resets:
         """The first card that a condition of the settings names, if nothing stands in the way."""
         if self._run is not None or self._left is not None or self._parts.health.drain is not None:
             return
-        wanted = self._parts.config().reset.codes
+        wanted, refused = self._parts.config().reset.codes, list[str]()
         for condition in self._parts.health.conditions:
-            named = condition.code in wanted and not condition.injected
-            if named and condition.card is not None and await self._tried(condition.card, condition.code):
-                return
+            if condition.code not in wanted or condition.injected or condition.card is None:
+                continue
+            why = await self._tried(condition.card, condition.code)
+            if why is None:
+                break
+            if why and (text := f"musterd does not reset a card for {condition.code} by itself: {why}") not in refused:
+                refused.append(text)
+        for text in refused:
+            if text not in self._refused:
+                _log.warning("reset.not_by_itself", text=text)
+        self._refused = refused
 
-    async def _tried(self, index: int, code: str) -> bool:
+    async def _tried(self, index: int, code: str) -> str | None:
+        """Begins a reset; None: one is under way. Otherwise why not: a sentence, or nothing while a job holds it."""
         from muster.probes.cards.reset import reset_group
 
-        view = self._parts.driver.view
+        view, most = self._parts.driver.view, self._parts.config().reset.most_a_day
         card = view.cards.get(index)
-        if card is None or reset_file.today(self._state, card.uuid) >= self._parts.config().reset.most_a_day:
-            return False
+        if card is None:
+            return ""
+        if reset_file.today(self._state, card.uuid) >= most:
+            again = f"`muster node reset {index}` does"
+            return f"card {index} was reset {most} times within 24 hours (most_a_day in [reset]); {again}"
         plan = await threads.run(reset_group.plan, view, index)
-        held = {lease.card.index for lease in self._parts.registry.leasing.all() if lease.job_id}
+        held = {lease.card.index for lease in self._parts.registry.leasing.all() if self._is_held(lease)}
         if held & set(plan.together):
-            return False
+            return ""
         request = ResetRequest(by=f"musterd, for {code} (codes in [reset])")
         try:
             self._refuse(card, plan, request)
         except CannotReset as error:
-            _log.info("reset.not_by_itself", card=index, why=str(error))
-            return False
-        if self._run is not None:
-            return True
-        reset_file.note_past(self._state, card.uuid, time.time())
-        self._begin(view, card, plan, request)
-        return True
+            return str(error)
+        if self._run is None:
+            reset_file.note_past(self._state, card.uuid, time.time())
+            self._begin(view, card, plan, request)
+        return None
+
+    def _is_held(self, lease: Lease) -> bool:
+        """Not by memory that an ended job left without a process: a reset is what ends that."""
+        if not (lease.held_by and self._parts.registry.has_ended(lease.job_id)):
+            return bool(lease.job_id)
+        seen = self._parts.driver.view.holders.get(lease.card.index)
+        return seen is None or bool(seen.value)
 
     async def _write(self) -> None:
         try:

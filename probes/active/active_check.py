@@ -43,8 +43,10 @@ _WHOLE_NODE = {
 #: On a host without cards: so many processes, so that the way is tried all the same.
 CPU_RANKS = 2
 
-#: Who is on a card now, by pid.
-Holders = Callable[[int], Awaitable[Sequence[int]]]
+#: Who is on a card now, by pid; None: the driver does not tell.
+Holders = Callable[[int], Awaitable[Sequence[int] | None]]
+#: Why a card is not to be tested now, although no process may be on it; empty: it may be tested.
+Taken = Callable[[Card], Awaitable[str]]
 #: Figures of earlier runs by a card's UUID and what was measured, the newest last.
 Past = Mapping[str, Mapping[str, Sequence[float]]]
 
@@ -60,6 +62,7 @@ class ActiveRequest:
     settings: ActiveSettings
     past: Past
     tests: Sequence[str] = tuple(TESTS)
+    taken: Taken | None = None
     #: Takes how far the tests are, for people.
     tell: Callable[[str], object] = str
     #: Pids of the tests themselves: a card may need a moment to forget them.
@@ -73,7 +76,7 @@ def catalogue() -> list[CheckEntry]:
 
 
 async def check(asked: ActiveRequest) -> tuple[list[CheckResult], dict[str, dict[str, float]]]:
-    """Tests the cards. Results in the order of the tests and cards, and the figures of the cards that were right, by
+    """Tests the cards. Results in the order of the tests and cards, and the figures of those that were in order, by
     UUID. Raises OSError and BadLimits for the settings' file of limits."""
     cards, settings = asked.cards, asked.settings
     if not cards:
@@ -102,7 +105,7 @@ async def check(asked: ActiveRequest) -> tuple[list[CheckResult], dict[str, dict
             results.append(result := _judge(test, f"card {index}", index, measured[index], slow(index, measured)))
             if result.status is Status.CRITICAL:
                 failed.add(index)
-            if measured[index].figures and not measured[index].wrong:
+            if result.code is Code.ACTIVE_OK:  # a slow card must not become its own measure
                 figures.setdefault(card.uuid, {}).update(measured[index].figures)
     return results, figures
 
@@ -142,19 +145,19 @@ def _blamed(found: Mapping[int, Measured], cards: Mapping[int, Card]) -> dict[in
 
 async def _measured(test: str, card: Card, asked: ActiveRequest, failed: Collection[int] = ()) -> Measured:
     """Runs a test once, unless somebody uses the card. `failed`: other cards that are left out."""
-    if pids := await _strangers(card, asked):
-        return Measured({}, trouble=f"in use by pid {pids}")
+    if why := await _in_use(card, asked):
+        return Measured({}, trouble=why)
     others: list[Card] = []
     if test == PEERS:
         known = [one for i, one in asked.cards.items() if one is not card and not one.mig and i not in failed]
-        others = [one for one in known if one.kind == card.kind and not await _strangers(one, asked)]
+        others = [one for one in known if one.kind == card.kind and not await _in_use(one, asked)]
     program = active_programs.of_card(test, card, others, asked.visible.get(card.index, ""), asked.settings)
     if program.trouble:
         return Measured({}, trouble=program.trouble, absent=program.absent)
     what, limit = f"test {test} of card {card.index}", asked.settings.deadline_s
     measured = await program_run.run(what, program.arguments, limit, program.env, asked.own.add)
-    if not measured.wrong and (pids := await _strangers(card, asked)):
-        return Measured({}, trouble=f"pid {pids} came onto it meanwhile")
+    if not measured.wrong and (why := await _in_use(card, asked)):
+        return Measured({}, trouble=f"by the end of the test {why}")
     return measured
 
 
@@ -163,19 +166,26 @@ async def _of_all(asked: ActiveRequest, failed: Collection[int]) -> dict[int, Me
     if not asked.settings.python:
         return dict.fromkeys(asked.cards, Measured({}, trouble=active_programs.NEEDS_TORCH, absent=True))
     whole = {index: card for index, card in asked.cards.items() if index not in failed}
-    taken = {index: pids for index, card in whole.items() if (pids := await _strangers(card, asked))}
+    taken = {index: why for index, card in whole.items() if (why := await _in_use(card, asked))}
     free = {index: card for index, card in whole.items() if index not in taken}
     found = await _all_reduce(free, asked.visible, asked.settings, asked.own.add)
-    came = [f"pid {pids} came onto card {i}" for i, card in free.items() if (pids := await _strangers(card, asked))]
+    came = [f"card {i}: {why}" for i, card in free.items() if (why := await _in_use(card, asked))]
     if came and not any(one.wrong for one in found.values()):
-        found = dict.fromkeys(free, Measured({}, trouble=f"{came[0]} meanwhile"))
-    used = {index: Measured({}, trouble=f"in use by pid {pids}") for index, pids in taken.items()}
+        found = dict.fromkeys(free, Measured({}, trouble=f"by the end of the test {came[0]}"))
+    used = {index: Measured({}, trouble=why) for index, why in taken.items()}
     return {index: (found | used).get(index, _LEFT_OUT) for index in asked.cards}
 
 
-async def _strangers(card: Card, asked: ActiveRequest) -> str:
-    """Pids of others on the card; empty: nobody is."""
-    return ", ".join(str(pid) for pid in await asked.holders(card.index) if not _of_test(pid, asked.own))
+async def _in_use(card: Card, asked: ActiveRequest) -> str:
+    """Why the card cannot be tested now; empty: it is free. A card whose driver does not say who is on it may be a
+    job's, which a test of its memory would end."""
+    if asked.taken is not None and (why := await asked.taken(card)):
+        return why
+    pids = await asked.holders(card.index)
+    if pids is None:
+        return "the driver does not say whether a process is on it"
+    strangers = [str(pid) for pid in pids if not _of_test(pid, asked.own)]
+    return f"pid {', '.join(strangers)} is on it" if strangers else ""
 
 
 def _of_test(pid: int, own: Collection[int]) -> bool:

@@ -2,6 +2,7 @@
 measured."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -53,13 +54,22 @@ async def run(what: str, program: Sequence[str], deadline_s: float, env: Mapping
 
 
 def _said(stdout: bytes, stderr: bytes, code: int) -> Measured:
-    lines = stdout.decode(errors="replace").splitlines()
-    try:
-        said: dict[str, Any] = json.loads(lines[-1])
-        if failed := said.get("failed"):
-            return Measured({}, trouble=str(failed), code=int(said["code"]), absent=bool(said.get("absent")))
-        figures = {name: float(value) for name, value in said["measured"].items()}
-        return Measured(figures, int(said["wrong"]), wrong_at=tuple(map(str, said.get("wrong_at", ()))))
-    except (IndexError, KeyError, TypeError, ValueError, AttributeError):
-        last = (stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
-        return Measured({}, trouble=f"the test ended with {code}: {last}")
+    """What the last line of the test says: the libraries that it uses may print others behind it."""
+    for line in reversed(stdout.decode(errors="replace").splitlines()):
+        try:
+            return _measured(json.loads(line))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+    last = (stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
+    return Measured({}, trouble=f"the test ended with {code}: {last}")
+
+
+def _measured(said: dict[str, Any]) -> Measured:
+    """Raises KeyError, TypeError, ValueError and AttributeError for what is no result."""
+    if failed := said.get("failed"):
+        return Measured({}, trouble=str(failed), code=int(said["code"]), absent=bool(said.get("absent")))
+    wrong, wrong_at = int(said["wrong"]), tuple(map(str, said.get("wrong_at", ())))
+    figures = {name: float(value) for name, value in said["measured"].items()}
+    if not wrong and not (figures and all(map(math.isfinite, figures.values()))):
+        return Measured({}, trouble="the test ended, and measured nothing")
+    return Measured(figures, wrong, wrong_at=wrong_at)

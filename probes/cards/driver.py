@@ -86,7 +86,7 @@ class Driver:
         self._backoff = Backoff(REOPEN_S, RAREST_S)
         self._closed = False
         #: Why the library is kept closed; empty: it is not.
-        self._let_go = closed
+        self.closed_for = closed
         if closed:
             found, sick = self._finder.by_node(), Sick(Trouble.FAILED, closed, time.time())
             self._view = View(found.kind, cards={card.index: card for card in found.cards}, driver=sick)
@@ -113,7 +113,7 @@ class Driver:
         Returns within the deadline."""
         limit = self._settings().driver_deadline_s if deadline_s is None else deadline_s
         end = time.monotonic() + limit
-        if self._let_go:
+        if self.closed_for:
             return self._view
         with anyio.move_on_after(limit) as waiting:
             await self._opening.acquire()
@@ -178,7 +178,7 @@ class Driver:
         view has the cards as they were, and `why` there are no answers. False: a call still hangs in the library after
         `limit_s`, and holds it open."""
         end = time.monotonic() + limit_s
-        self._let_go = why
+        self.closed_for = why
         async with self._opening:
             self._generation += 1
             self._backend, self._found, self._nobody_answers = None, None, False
@@ -199,7 +199,7 @@ class Driver:
 
     async def take_again(self) -> View:
         """Opens the library again, and lists the cards anew. Returns within the deadline."""
-        self._let_go = ""
+        self.closed_for = ""
         return await self.open()
 
     async def close(self) -> None:
@@ -220,7 +220,7 @@ class Driver:
         """Opens a missing driver, one that answers for no card at all, and one that may have come to a host
         without cards."""
         view = self._view
-        if self._let_go:
+        if self.closed_for:
             return
         if view.kind == SLOT and view.driver is None:
             self._view = view = _with_slots(view, self._finder.slots())
@@ -239,7 +239,7 @@ class Driver:
                 await self._open(limit_s)
 
     async def _open(self, limit_s: float) -> None:
-        if self._let_go:
+        if self.closed_for:
             return
         end = time.monotonic() + limit_s
         self._tried_at = time.monotonic()

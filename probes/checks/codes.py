@@ -197,7 +197,8 @@ _PRE_CHECKS: dict[Code, Explanation] = {
     Code.ACTIVE_SLOW: _warn(
         "The card is slower than its model should be, than the other cards of the node, or than it was.",
         "Look at its clocks, temperature, power limit and PCIe link (`muster check`), and test it again when it is"
-        " cool.",
+        " cool. If it is to stay slower than it was, as with a lower power limit: `muster check clear ACTIVE_SLOW"
+        ' "card N"` forgets its earlier results.',
         steady=True,
     ),
     Code.ACTIVE_FAILED: _bad(

@@ -59,6 +59,7 @@ async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
             peers=card.peers,
             health=str(doubts.status(context.health.conditions, view, card.index)),
             held_by=plain(lease.held_by),
+            reserved=plain(lease.reserved),
             mig=card.mig,
             visible_as=_visible(context, view, lease),
             device_node=card.node,

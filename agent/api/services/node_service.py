@@ -140,10 +140,8 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         if not access.reach().is_everything:
             return []  # they name jobs, files and webhooks of others
         server = self._server
-        parts = (server.health, server.resets, server.telemetry, server.metrics, server.notifier, server.keeping)
-        found = [*server.registry.warnings(), *(text for part in parts for text in part.trouble), server.hangs.trouble]
-        found += server.tls.trouble if server.tls is not None else []
-        return [text for text in found if text]
+        parts = (server.health, server.telemetry, server.metrics)
+        return [*server.registry.warnings(), *(text for part in parts for text in part.trouble)]
 
 
 def _reset_message(report: StepReport) -> node_pb2.ResetCardResponse:

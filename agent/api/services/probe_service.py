@@ -3,6 +3,9 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
+from muster.agent import threads
 from muster.agent.api import access
 from muster.agent.api.services import ServerContext
 from muster.agent.api.services.condition_message import condition_message, result_message
@@ -13,7 +16,7 @@ from muster.agent.node.condition_rules import explained
 from muster.agent.text import plain
 from muster.probes.checks import precheck
 from muster.probes.checks.precheck import UnknownItem
-from muster.probes.checks.result import CheckResult
+from muster.probes.checks.result import CheckResult, Code
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.system import descriptors
 from muster.v1 import probe_pb2, probe_pb2_grpc
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 MAX_ITEMS = 256
 #: Results that one report may have: every test of every card that muster counts.
 MAX_RESULTS = 1024
+
+_log = structlog.get_logger(__name__)
 
 
 class ProbeService(probe_pb2_grpc.ProbeServiceServicer):
@@ -89,7 +94,17 @@ class ProbeService(probe_pb2_grpc.ProbeServiceServicer):
     ) -> probe_pb2.ClearConditionsResponse:
         """See probe.proto. Raises InvalidRequest, ConditionNotFound, NoRoom."""
         gone = await self._server.health.clear(request.code, request.device, access.named(context))
+        if request.code == Code.ACTIVE_SLOW and (uuids := {c.uuid for c in gone if c.uuid and not c.injected}):
+            await self._forget_figures(uuids)
         return probe_pb2.ClearConditionsResponse(conditions=[condition_message(condition) for condition in gone])
+
+    async def _forget_figures(self, uuids: Collection[str]) -> None:
+        from muster.agent.node import active_look  # most daemons never test a card
+
+        try:
+            await threads.run(active_look.forget, self._server.root.active_figures, uuids)
+        except OSError as error:
+            _log.warning("active.not_forgotten", error=str(error))
 
     async def InjectCondition(
         self, request: probe_pb2.InjectConditionRequest, context: "_Context"

@@ -166,14 +166,15 @@ def run(
         _refuse_unknown(user)
     daemon, nursery = _parents(address) if _has_ulimit(items) else (0, 0)
     root = named_root(context.find_root())
-    asked = _Asked(items, cards, active, hosts, user, daemon, nursery, _remembered(root), root.active_figures)
+    here = address if active and address.path is not None else None
+    asked = _Asked(items, cards, active, hosts, user, daemon, nursery, _remembered(root), root.active_figures, here)
     try:
         with working("checking the node") as say:
             results = anyio.run(_checked, settings, asked, say)
     except node_checks.UnknownItem as error:
         raise CommandFailed(str(error), Exit.USAGE) from None
-    if active and address.path is not None:
-        _report(address, results)
+    if here is not None:
+        _report(here, results)
     worst = result.worst(results)
     if as_json:
         emit_json({"status": worst, "checks": [{name: getattr(r, name) for name in r.__slots__} for r in results]})
@@ -204,6 +205,8 @@ class _Asked:
     inventory: "Inventory"
     #: What the active tests of the cards came to.
     figures: Path
+    #: Of this node's daemon, which knows the cards that must not be tested.
+    address: Address | None
 
 
 def _list(settings: "Config", as_json: bool) -> None:
@@ -261,8 +264,13 @@ async def _tested(
     from muster.agent.node import active_look
     from muster.probes.active.card_limits import BadLimits
 
+    taken = None
+    if asked.address is not None:
+        from muster.agent.cli.card_jobs import CardJobs
+
+        taken = CardJobs(asked.address).taken
     try:
-        results, trouble = await active_look.look(driver, wanted, settings.active, asked.figures, tell=say)
+        results, trouble = await active_look.look(driver, wanted, settings.active, asked.figures, tell=say, taken=taken)
     except (OSError, BadLimits) as error:
         raise CommandFailed(f"limits_file of [active]: {error}", Exit.USAGE) from None
     if trouble:

@@ -121,7 +121,7 @@ def accept(address: Address, cards: tuple[list[str], ...], everything: bool, as_
     type=DURATION,
     default="1h",
     show_default=True,
-    help="How long to wait for the end of jobs that hold the card.",
+    help="How long to wait for the end of jobs that hold the card, also of those that --stop stops.",
 )
 @click.option("--stop", "stop_jobs", is_flag=True, help="Stop these jobs instead.")
 @click.option(
@@ -235,7 +235,8 @@ def print_node(found: "node_pb2.Node", as_json: bool) -> None:
         head = [name for name in rows[0] if name != "NPU/CHIP" or any(row[name] for row in rows)]
         text += "\n" + table(head, [[row[name] for name in head] for row in rows])
         text += drills.FOOT if any(word.endswith(drills.STAR) for word in health) else ""
-        text += "".join(f"card {card.index}: {clean(card.held_by)}\n" for card in cards if card.held_by)
+        for card in cards:
+            text += "".join(f"card {card.index}: {clean(why)}\n" for why in (card.held_by, card.reserved) if why)
     emit(text)
 
 
@@ -272,7 +273,7 @@ def _card(card: "node_pb2.Card", health: str) -> dict[str, str]:
         row["NUMA"] = str(card.numa_node) if card.HasField("numa_node") else ""
     row["UTIL"] = f"{now.utilization:.0f}%" if now.HasField("utilization") else ""
     row["MEMORY"] = "/".join(filter(None, (used, total)))
-    row["HEALTH"], row["JOB"] = health, card.job_id or ("-" if card.mig else "free")
+    row["HEALTH"], row["JOB"] = health, card.job_id or ("-" if card.mig or card.reserved else "free")
     return row
 
 

@@ -21,11 +21,12 @@ from muster.supervisors.model.spec import JobSpec
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A card and its holder. `job_id`: empty if the card is free; `held_by`: once that job has ended, a sentence about
-    the process that is still on the card."""
+    the process that is still on the card; `reserved`: a sentence that says why no job gets it."""
 
     card: Card
     job_id: str = ""
     held_by: str = ""
+    reserved: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class CardLeases:
         """By index."""
         indices = sorted(self._found.keys() | self._holder.keys())
         return [
-            Lease(self._found.get(i) or Card(i, self.kind), self._holder.get(i, ""), self._held_by.get(i, ""))
+            Lease(self.get(i), self._holder.get(i, ""), self._held_by.get(i, ""), self.reserved.get(i, ""))
             for i in indices
         ]
 

@@ -123,7 +123,7 @@ class Leasing:
         Raises NoSuchCard, CardBusy, NodeUnhealthy, NodeDraining; then the job holds nothing.
         """
         if (drain := self._health.drain) is not None:
-            raise NodeDraining(drain.by, drain.reason, drain.since)
+            raise NodeDraining(drain.by, drain.reason, drain.since, resetting=bool(self._cards.reserved))
         if (condition := self._health.refusal((), wants_cards=spec.wants_cards)) is not None:
             raise NodeUnhealthy(condition.sentence())
         if not spec.wants_cards:

@@ -66,7 +66,11 @@ async def until_free(
         view = await driver.refresh(What.READINGS, left)
         if left != list(held_now()):
             continue  # the driver renumbered the cards meanwhile
-        held, untold = await threads.run(_seen, job_id, job, left, view, slack_bytes)
+        if closed := driver.closed_for:  # by this daemon, for the reset of a card: it opens the driver again
+            text = f"its holder after the end of job {job_id} is unknown: {closed}"
+            held, untold = dict.fromkeys(left, _StillHeld(closed, text)), list[int]()
+        else:
+            held, untold = await threads.run(_seen, job_id, job, left, view, slack_bytes)
         late = time.monotonic() >= end
         stays = {*held, *(untold if not late else ())}
         for card in left:

@@ -56,8 +56,9 @@ if TYPE_CHECKING:
 #: Version of nvmlMemory_v2_t, whose `used` leaves out what the driver keeps for itself.
 _MEMORY_V2 = 0x02000028
 #: The lists of processes, and whether these draw. What is on the card through MPS is in a list of its own.
+_COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
 _PROCESSES = (
-    ("nvmlDeviceGetComputeRunningProcesses", False),
+    (_COMPUTE, False),
     ("nvmlDeviceGetMPSComputeRunningProcesses", False),
     ("nvmlDeviceGetGraphicsRunningProcesses", True),
 )
@@ -231,10 +232,10 @@ class Nvidia(Backend):
         session = self._open()
         handle = session.handle(index)
         found: dict[int, Holder] = {}
-        told = False
+        told = False  # by the list of those that compute: that nobody draws on the card says nothing about them
         for name, draws in _PROCESSES:
             processes = _processes(session.nvml, name, handle)
-            told = told or processes is not None
+            told = told or (processes is not None and name == _COMPUTE)
             for process in processes or ():
                 pid, memory, graphics = int(process.pid), process.usedGpuMemory, draws
                 if (before := found.get(pid)) is not None:  # on more than one list, or in more than one MIG instance

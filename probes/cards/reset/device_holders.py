@@ -1,9 +1,10 @@
-"""Who has a card's device open. The driver lists processes that compute; a reset is refused for any open file."""
+"""Who has a card's device open. The driver lists processes that compute, of any container; a reset is refused for any
+open file."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from muster.probes.kernel import open_files
+from muster.probes.kernel import open_files, process
 from muster.probes.kernel.dataclass import dataclass
 
 #: What is known to hold cards, by the start of its name (which the kernel cuts to 15 bytes), and how it lets go.
@@ -22,11 +23,13 @@ _KNOWN = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceHolder:
-    """A process with open files of devices (`nodes`). `command` is the name of its program alone."""
+    """A process with open files of devices (`nodes`), or one that the driver lists. `command` is the name of its
+    program alone, `start` its start in clock ticks since boot (0: it was not asked for)."""
 
     pid: int
     command: str
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    start: int = 0
 
     def __str__(self) -> str:
         known = next((told for name, told in _KNOWN.items() if self.command.startswith(name)), "")
@@ -41,9 +44,16 @@ class Holding:
     hidden: int = 0
 
 
-def holders(nodes: Collection[str], proc: Path = Path("/proc")) -> Holding:
-    """The processes that have one of these device nodes open, this one among them, by pid. Without root those of other
-    users are hidden. Blocks: some 10 ms for a thousand processes."""
+def visible(pids: Iterable[int]) -> tuple[DeviceHolder, ...]:
+    """Those of these processes that live and can be seen: a driver may list one that has ended, or one of another PID
+    namespace. Blocks."""
+    stats = [stat for pid in sorted(pids) if (stat := process.read_stat(pid)) is not None and not stat.ended]
+    return tuple(DeviceHolder(stat.pid, stat.comm, start=stat.start) for stat in stats)
+
+
+def holders(nodes: Collection[str], listed: Iterable[DeviceHolder] = (), proc: Path = Path("/proc")) -> Holding:
+    """The processes that have one of these device nodes open, this one among them, by pid, and those of `listed` that
+    still live. Without root those of other users are hidden. Blocks: some 10 ms for a thousand processes."""
     found, hidden = [], 0
     for folder in sorted(proc.iterdir(), key=_number):
         if not folder.name.isdigit():
@@ -58,7 +68,13 @@ def holders(nodes: Collection[str], proc: Path = Path("/proc")) -> Holding:
         held = sorted({path for number in numbers if (path := _path(folder, number, proc)) in nodes})
         if held:
             found.append(DeviceHolder(int(folder.name), _command(folder), tuple(held)))
+    found += [one for one in listed if one.pid not in {it.pid for it in found} and _lives(one)]
     return Holding(tuple(found), hidden)
+
+
+def _lives(one: DeviceHolder) -> bool:
+    stat = process.read_stat(one.pid)
+    return stat is not None and stat.start == one.start and not stat.ended
 
 
 def _number(folder: Path) -> int:

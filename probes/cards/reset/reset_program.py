@@ -15,6 +15,8 @@ from muster.probes.kernel import process
 from muster.probes.kernel.dataclass import dataclass
 
 _PROGRAMS = {NVIDIA: "nvidia-smi", ASCEND: "npu-smi"}
+#: nvidia-smi's option that resets cards.
+_RESET = "--gpu-reset"
 #: Exit codes of nvidia-smi whose meaning its output may lack (its manual).
 _EXITS = {
     3: "the card does not support it",
@@ -31,8 +33,9 @@ LINGER_S = 5.0
 PERSISTENCE_S = 60.0
 #: The question of npu-smi ("Are you sure you want to continue resetting?(Y/N)").
 _YES = b"Y\n"
-#: ... and its answer, which may be on the same line.
-_DONE = re.compile(r"\bStatus\s*: *OK\b")
+#: What a program prints where it worked, by the kind of cards: npu-smi on the line of its question, perhaps; nvidia-smi
+#: for each card that it has reset. An exit code of 0 alone is no proof: it also has warnings and moves on.
+_DONE = {ASCEND: re.compile(r"\bStatus\s*: *OK\b"), NVIDIA: re.compile(r"\bsuccessfully reset\b")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ async def reset(cards: Sequence[Card], limit_s: float, begun: Callable[[int], No
         args = ["set", "-t", "reset", "-i", _shown(numbers.board, cards[0].index)]
         args += ["-c", _shown(numbers.chip, 0)] if numbers.chip is not None else []
         return await _run(ASCEND, [*args, "-m", "1"], limit_s, begun, _YES)
-    return await _run(NVIDIA, ["--gpu-reset", "-i", ",".join(map(named, cards))], limit_s, begun)
+    return await _run(NVIDIA, [_RESET, "-i", ",".join(map(named, cards))], limit_s, begun)
 
 
 async def set_persistence(cards: Sequence[str], on: bool, begun: Callable[[int], None] | None = None) -> ProgramEnd:
@@ -118,14 +121,15 @@ async def _run(
             return ProgramEnd(f"{name(kind)} (pid {script.pid}) did not end within {limit_s:g} s, nor by SIGKILL", True)
         return ProgramEnd(f"{name(kind)} did not end within {limit_s:g} s, and was killed")
     said = ended.stdout.decode(errors="replace") + "\n" + ended.stderr.decode(errors="replace")
-    return ProgramEnd(_trouble(kind, os.path.basename(path), said, ended.returncode))
+    proof = _DONE[kind] if kind == ASCEND or args[0] == _RESET else None
+    return ProgramEnd(_trouble(kind, os.path.basename(path), said, ended.returncode, proof))
 
 
-def _trouble(kind: str, program: str, said: str, code: int) -> str:
+def _trouble(kind: str, program: str, said: str, code: int, proof: re.Pattern[str] | None) -> str:
     lines = "; ".join(line.strip() for line in said.splitlines() if line.strip())[:_SHOWN].rstrip(" .;")
     if code:
         meaning = f" ({_EXITS[code]})" if kind == NVIDIA and code in _EXITS else ""
         return f"{program} ended with {code}{meaning}: {lines or 'it printed nothing'}"
-    if kind == ASCEND and not _DONE.search(said):
+    if proof is not None and not proof.search(said):
         return f"{program} does not say that it worked: {lines or 'it printed nothing'}"
     return ""

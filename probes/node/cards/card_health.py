@@ -85,10 +85,11 @@ def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckR
     missing = untold(say, health, ("sram_uncorrected", "ecc_uncorrected"))
     if not told and missing:
         return missing
-    if not told and health.partial:
-        return [say.not_told(f"its memory errors are unknown: {UNASKED}")]
+    if not told and (health.partial or health.ecc_on):  # a card that has ECC on counts
+        why = UNASKED if health.partial else "ECC is on, but the driver does not report the counts"
+        return [say.not_told(f"its memory errors are unknown: {why}")]
     if not told:
-        return [say.off("it does not count memory errors" if health.ecc_on is not False else "ECC is off")]
+        return [say.off("it does not count memory errors" if health.ecc_on is None else "ECC is off")]
     observed = ", ".join(f"{count} {name}" for name, count in told.items())
     found = []
     sram, total = health.sram_uncorrected, health.ecc_uncorrected

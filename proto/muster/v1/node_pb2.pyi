@@ -227,7 +227,9 @@ class ResetCardRequest(_message.Message):
     """Leaves the active tests out."""
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
-        """How long to wait for the end of jobs that hold it; absent: not at all."""
+        """How long to wait for the end of jobs that hold it, also of those that are stopped; absent: not at all, with
+        `stop_jobs` without limit.
+        """
 
     def __init__(
         self,
@@ -468,6 +470,7 @@ class Card(_message.Message):
     GPU_INSTANCE_ID_FIELD_NUMBER: _builtins.int
     COMPUTE_INSTANCE_ID_FIELD_NUMBER: _builtins.int
     SERIAL_FIELD_NUMBER: _builtins.int
+    RESERVED_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """The number by which jobs lease it and everything here shows it: NVML's; the physical one of an Ascend chip; of a
     MIG instance 1000 + 100 * `parent` + its number on that card.
@@ -511,6 +514,8 @@ class Card(_message.Message):
     compute_instance_id: _builtins.int
     serial: _builtins.str
     """The maker's serial number; all cards of a board may have the same."""
+    reserved: _builtins.str
+    """A sentence that says why no job gets it: it is being reset. Empty otherwise."""
     @_builtins.property
     def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Cards with a direct link of the vendor's fabric (NVLink, HCCS)."""
@@ -544,10 +549,11 @@ class Card(_message.Message):
         gpu_instance_id: _builtins.int | None = ...,
         compute_instance_id: _builtins.int | None = ...,
         serial: _builtins.str = ...,
+        reserved: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_card_id", b"_card_id", "_chip_id", b"_chip_id", "_compute_instance_id", b"_compute_instance_id", "_gpu_instance_id", b"_gpu_instance_id", "_logical_id", b"_logical_id", "_memory_bytes", b"_memory_bytes", "_numa_node", b"_numa_node", "_parent", b"_parent", "_physical_id", b"_physical_id", "card_id", b"card_id", "chip_id", b"chip_id", "compute_instance_id", b"compute_instance_id", "gpu_instance_id", b"gpu_instance_id", "logical_id", b"logical_id", "memory_bytes", b"memory_bytes", "numa_node", b"numa_node", "parent", b"parent", "physical_id", b"physical_id", "reading", b"reading"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_card_id", b"_card_id", "_chip_id", b"_chip_id", "_compute_instance_id", b"_compute_instance_id", "_gpu_instance_id", b"_gpu_instance_id", "_logical_id", b"_logical_id", "_memory_bytes", b"_memory_bytes", "_numa_node", b"_numa_node", "_parent", b"_parent", "_physical_id", b"_physical_id", "bus_id", b"bus_id", "card_id", b"card_id", "chip_id", b"chip_id", "compute_instance_id", b"compute_instance_id", "cpus", b"cpus", "device_node", b"device_node", "gpu_instance_id", b"gpu_instance_id", "health", b"health", "held_by", b"held_by", "index", b"index", "job_id", b"job_id", "kind", b"kind", "logical_id", b"logical_id", "memory_bytes", b"memory_bytes", "mig", b"mig", "model", b"model", "numa_node", b"numa_node", "parent", b"parent", "peers", b"peers", "physical_id", b"physical_id", "reading", b"reading", "serial", b"serial", "uuid", b"uuid", "visible_as", b"visible_as"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_card_id", b"_card_id", "_chip_id", b"_chip_id", "_compute_instance_id", b"_compute_instance_id", "_gpu_instance_id", b"_gpu_instance_id", "_logical_id", b"_logical_id", "_memory_bytes", b"_memory_bytes", "_numa_node", b"_numa_node", "_parent", b"_parent", "_physical_id", b"_physical_id", "bus_id", b"bus_id", "card_id", b"card_id", "chip_id", b"chip_id", "compute_instance_id", b"compute_instance_id", "cpus", b"cpus", "device_node", b"device_node", "gpu_instance_id", b"gpu_instance_id", "health", b"health", "held_by", b"held_by", "index", b"index", "job_id", b"job_id", "kind", b"kind", "logical_id", b"logical_id", "memory_bytes", b"memory_bytes", "mig", b"mig", "model", b"model", "numa_node", b"numa_node", "parent", b"parent", "peers", b"peers", "physical_id", b"physical_id", "reading", b"reading", "reserved", b"reserved", "serial", b"serial", "uuid", b"uuid", "visible_as", b"visible_as"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__card_id: _TypeAlias = _typing.Literal["card_id"]  # noqa: Y015
     _WhichOneofArgType__card_id: _TypeAlias = _typing.Literal["_card_id", b"_card_id"]  # noqa: Y015

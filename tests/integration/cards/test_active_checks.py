@@ -135,6 +135,21 @@ def test_cards_slower_than_they_were(check):
     found = check("transfer_gb_s 52")
     assert codes(found) == {("transfer", card): "ACTIVE_SLOW" for card in range(4)}
     assert "its own median before" in found["transfer", 0]["reason"]
+    for _ in range(4):  # it does not become its own measure
+        assert check("transfer_gb_s 52", args=("--cards", "0,"))["transfer", 0]["code"] == "ACTIVE_SLOW"
+
+
+@pytest.mark.slow
+def test_a_card_that_is_to_stay_slower(check, cards, make_daemon):
+    daemon = make_daemon("[health]\n", cards.env)
+    check.root = daemon.folder
+    eventually(lambda: len(node(daemon).cards) == 4)
+    slow = ("transfer_gb_s 52",)
+    for _ in range(3):
+        assert not codes(check("transfer_gb_s 60"))
+    assert codes(check(*slow)) == {("transfer", card): "ACTIVE_SLOW" for card in range(4)}
+    assert daemon.cli("check", "clear", "ACTIVE_SLOW", "card 2").returncode == 0
+    assert codes(check(*slow)) == {("transfer", card): "ACTIVE_SLOW" for card in (0, 1, 3)}
 
 
 def test_limits_of_a_site(check, tmp_path):
@@ -225,8 +240,8 @@ def test_a_card_that_somebody_takes_meanwhile_is_not_blamed(check, cards):
         user.communicate()
     found = {c["item"]: c for c in json.loads(out)["checks"] if c["item"].startswith("active")}
     assert found["active compute"]["code"] == "ACTIVE_NOT_RUN"
-    assert f"pid {user.pid} came onto it meanwhile" in found["active compute"]["reason"]
-    assert f"in use by pid {user.pid}" in found["active memory"]["reason"]
+    assert f"by the end of the test pid {user.pid} is on it" in found["active compute"]["reason"]
+    assert f"not run: pid {user.pid} is on it" in found["active memory"]["reason"]
 
 
 def test_a_card_in_use_is_left_alone(check, cards):
@@ -234,8 +249,27 @@ def test_a_card_in_use_is_left_alone(check, cards):
         cards[0].hold(user.pid, 1 << 30)
         found = check()
         assert codes(found) == {(test, 0): "ACTIVE_NOT_RUN" for test in TESTS}
-        assert f"in use by pid {user.pid}" in found["compute", 0]["reason"]
+        assert f"pid {user.pid} is on it" in found["compute", 0]["reason"]
+        # The driver may not list those that compute, although it says that nobody draws.
+        for code in (3, 999):
+            cards[0].fail("nvmlDeviceGetComputeRunningProcesses_v3", code)
+            found = check()
+            assert codes(found) == {(test, 0): "ACTIVE_NOT_RUN" for test in TESTS}, code
+            assert "does not say whether a process is on it" in found["compute", 0]["reason"]
         user.kill()
+
+
+def test_a_card_that_a_job_holds_is_left_alone_before_its_first_process_is_on_it(check, cards, make_daemon):
+    daemon = make_daemon(env=cards.env)
+    check.root = daemon.folder
+    eventually(lambda: len(daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.cards) == 4)
+    assert daemon.cli("start", "--job-id", "early", "--cards", "2,", "--", "sleep", "1000").returncode == 0
+    found = check()
+    assert codes(found) == {(test, 2): "ACTIVE_NOT_RUN" for test in TESTS}
+    assert "job early holds it" in found["memory", 2]["reason"]
+    assert found["peers", 0]["observed"] == "peer_gb_s 390, peers 2"
+    assert daemon.cli("stop", "early").returncode == 0
+    assert not codes(check())
 
 
 def test_a_missing_library_of_the_driver_is_not_held_against_the_card(check, cards):
@@ -355,6 +389,16 @@ def test_a_sum_over_all_cards(check, python, tmp_path):
         ("sleep 600", "ACTIVE_NOT_RUN", "no end after 2 s", 2),
         ('echo \'{"failed": "ncclUnhandledCudaError", "code": 0}\'', "ACTIVE_NOT_RUN", "ncclUnhandledCudaError", 60),
         ("answer allreduce4_gb_s 5 400", "ACTIVE_WRONG_RESULT", "5 results of the allreduce test are wrong", 60),
+        (
+            "answer allreduce4_gb_s 5 1; echo done",
+            "ACTIVE_WRONG_RESULT",
+            "5 results of the allreduce test are wrong",
+            60,
+        ),
+        ("answer allreduce4_gb_s 0 NaN", "ACTIVE_NOT_RUN", "measured nothing", 60),
+        ("answer allreduce4_gb_s 0 1e999", "ACTIVE_NOT_RUN", "measured nothing", 60),
+        ('echo \'{"wrong": 0, "measured": {}}\'', "ACTIVE_NOT_RUN", "measured nothing", 60),
+        ("kill -SEGV $$", "ACTIVE_NOT_RUN", "the test ended with -11", 60),
     ],
 )
 @pytest.mark.slow
@@ -364,6 +408,22 @@ def test_a_sum_that_does_not_come_out(check, python, tmp_path, script, code, wor
     # Of this test: another worker runs others.
     ours = f"{tmp_path}/python .*torch_program.py allreduce"
     assert not subprocess.run(["pgrep", "-f", ours], capture_output=True, check=False).stdout
+
+
+def test_nothing_is_left_of_what_a_script_calls_when_the_command_is_killed(tmp_path, python):
+    config = tmp_path / "musterd.toml"
+    config.write_text(f"[active]\n{python(f'sleep 1000 & echo $! >>{tmp_path}/pids; wait')}")
+    words = [BIN / "muster", "--root", tmp_path, "check", "gpu-check", "--active", "--config", config]
+    command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    pids = tmp_path / "pids"
+    try:
+        eventually(lambda: pids.exists() and len(pids.read_text().splitlines()) == 2)
+        command.kill()
+        command.wait(60)
+        eventually(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), message="they have ended")
+    finally:
+        command.kill()
+        command.wait(60)
 
 
 def test_the_tests_of_ascend_cards_are_pytorchs(tmp_path, python):

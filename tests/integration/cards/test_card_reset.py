@@ -96,7 +96,9 @@ def test_a_job_is_waited_for_or_stopped_and_no_new_one_begins(make_daemon, cards
     command = [BIN / "muster", "--root", daemon.folder, "node", "reset", "1"]
     waiting = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     eventually(lambda: node(daemon).HasField("drain"))
-    assert "reset of card 1" in daemon.cli("start", "--cards", "1,", "--", "true").stderr
+    refused = daemon.cli("start", "--cards", "1,", "--", "true").stderr
+    assert "reset of card 1; a card is being reset: wait for the end" in refused and "undrain" not in refused
+    assert [card.index for card in node(daemon).cards if "being reset by" in card.reserved] == [1]
     assert "being reset by" in daemon.cli("node", "reset", "1").stderr
     assert daemon.cli("node", "reset", "2").returncode == 5
     assert "wait for its end" in daemon.cli("node", "undrain").stderr
@@ -238,12 +240,12 @@ def hanging(cards):
     return cards
 
 
-def begin_reset(daemon, cards, card):
+def begin_reset(daemon, cards, card, program="nvidia-smi"):
     """A client of a reset whose program has begun, and hangs."""
     eventually(lambda: len(node(daemon).cards) == 4)
     command = [BIN / "muster", "--root", daemon.folder, "node", "reset", card]
     client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    eventually(lambda: "nvidia-smi" in cards.waits_in())
+    eventually(lambda: program in cards.waits_in())
     return client
 
 
@@ -316,6 +318,28 @@ def test_a_card_is_reset_by_itself_for_named_codes(make_daemon, cards):
     # Once a day is enough.
     state = json.loads((daemon.folder / "state/reset.json").read_text())
     assert len(state["past"][cards[1].uuid]) == 1
+    # Which is said, as long as the card needs another.
+    eventually(lambda: cards.xid(1, 46) or ("GPU_XID_RESET", "card 1") in conditions(daemon))
+    why = "card 1 was reset 1 times within 24 hours (most_a_day in [reset]); `muster node reset 1` does"
+    eventually(lambda: any(text.endswith(why) for text in node(daemon).warnings))
+    assert cards.resets == 1
+    assert reset(daemon, "1")[0] == 0
+    eventually(lambda: not node(daemon).warnings)
+
+
+@pytest.mark.slow
+def test_a_card_with_what_an_ended_job_left_is_reset_by_itself(make_daemon, cards):
+    """After a fault that ends a job, its memory often stays without a process."""
+    daemon = make_daemon(CONFIG + '[reset]\ncodes = ["GPU_XID_RESET"]\n[cards]\nrelease_timeout_s = 0.5\n', cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    until_heard(daemon, cards, 0)
+    assert daemon.cli("start", "--job-id", "one", "--cards", "2,", "--", "sleep", "1000").returncode == 0
+    cards.xid(2, 46)
+    eventually(lambda: ("GPU_XID_RESET", "card 2") in conditions(daemon))
+    cards[2].mem_used += 8 << 30
+    assert daemon.cli("stop", "one").returncode == 1
+    eventually(lambda: cards.resets == 1 and not node(daemon).HasField("drain"))
+    eventually(lambda: ("GPU_XID_RESET", "card 2") not in conditions(daemon))
 
 
 @pytest.mark.slow
@@ -330,3 +354,106 @@ def test_ascend_chips_go_together(make_daemon, tmp_path):
         assert "reset of cards 0-3 is complete" in told[-1][2]
         assert not conditions(daemon)
         npus.restore()
+
+
+@pytest.mark.slow
+def test_all_chips_that_go_along_must_be_free_before_and_answer_after(make_daemon, tmp_path):
+    with FakeCards.for_test(tmp_path / "npus", "ascend", 4) as npus:
+        daemon = make_daemon(CONFIG + "[reset]\nsettle_s = 0\nreturn_s = 1\n", npus.env)
+        eventually(lambda: len(node(daemon).cards) == 4)
+        stranger = subprocess.Popen(["sleep", "1000"])
+        npus[3].hold(stranger.pid, 1 << 30)
+        code, told, notes = reset(daemon, "0")
+        stranger.kill()
+        stranger.wait()
+        assert code == 1 and came_out(told).get("holders") == "given up", (told, notes)
+        assert f"pid {stranger.pid} (sleep)" in notes and not node(daemon).HasField("drain")
+        npus.hang("npu-smi")
+        client = begin_reset(daemon, npus, "0", "npu-smi")
+        npus[2].fail("*", -8012)
+        npus.clear("npu-smi")
+        _, err = client.communicate(timeout=60)
+        assert client.returncode == 1 and "card 2" in err and "stays drained" in err, err
+        assert npus.resets == 1 and node(daemon).HasField("drain")
+        npus[2].clear()
+        assert reset(daemon, "0")[0] == 0 and not node(daemon).HasField("drain")
+        npus.restore()
+
+
+@pytest.mark.slow
+def test_what_the_driver_does_not_tell_after_a_reset_is_not_over(make_daemon, cards):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    cards[1].sram_uncorrected = 1
+    assert ("GPU_ECC_SRAM_UNCORRECTED", "card 1") in look(daemon, "ecc")
+    for count in ("SramEccErrorStatus", "MemoryErrorCounter", "TotalEccErrors"):
+        cards[1].fail(f"nvmlDeviceGet{count}", 999)
+    code, told, notes = reset(daemon, "1")
+    assert code == 1 and came_out(told).get("check") == "given up", (told, notes)
+    assert "GPU_ECC_SRAM_UNCORRECTED" in notes and "stays drained" in notes
+    assert ("GPU_ECC_SRAM_UNCORRECTED", "card 1") in conditions(daemon)
+    cards[1].clear()
+    assert reset(daemon, "1")[0] == 0 and not conditions(daemon)
+
+
+@pytest.mark.slow
+def test_what_is_left_of_an_ended_job_does_not_keep_its_card_from_the_reset(make_daemon, cards):
+    """Memory that no process holds: the remedy that muster names is the reset."""
+    daemon = make_daemon(CONFIG + "[cards]\nrelease_timeout_s = 1\n", cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    assert daemon.cli("start", "--job-id", "one", "--cards", "2,", "--", "sleep", "1000").returncode == 0
+    cards[2].mem_used += 8 << 30
+    done = daemon.cli("stop", "one")
+    assert done.returncode == 1 and "muster node reset 2" in done.stderr, done.stderr
+    code, told, notes = reset(daemon, "2", "--wait", "0s", "--no-active")
+    assert code == 0, (told, notes)
+    assert any(step == "jobs" and "still in use" in said for step, _, said in told)
+    # Who can be ended is named, and the card is left as it is.
+    stranger = subprocess.Popen(["sleep", "1000"])
+    cards[2].hold(stranger.pid, 1 << 30)
+    code, told, notes = reset(daemon, "2", "--wait", "0s")
+    stranger.kill()
+    stranger.wait()
+    assert code == 1 and f"pid {stranger.pid} (sleep)" in notes and "in service as before" in notes, notes
+    assert cards.resets == 1
+
+
+@pytest.mark.slow
+def test_a_stop_that_does_not_end_the_job_is_waited_for_no_longer_than_asked(make_daemon, cards):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    stubborn = ("sh", "-c", "trap '' TERM; while :; do sleep 1; done")
+    assert daemon.cli("start", "--job-id", "deaf", "--cards", "2,", "--grace", "1h", "--", *stubborn).returncode == 0
+    code, told, notes = reset(daemon, "2", "--stop", "--wait", "1s")
+    assert code == 1 and came_out(told).get("jobs") == "given up", (told, notes)
+    assert "its stop did not end it" in notes and "muster show deaf" in notes
+    assert not node(daemon).HasField("drain")
+
+
+@pytest.mark.slow
+def test_an_exit_code_of_0_alone_is_no_reset(make_daemon, cards):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    program = cards.folder / "bin/nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'Unable to reset this GPU. Treating as warning and moving on.'\n")
+    code, told, notes = reset(daemon, "1")
+    assert code == 1 and came_out(told).get("reset") == "given up", (told, notes)
+    assert "does not say that it worked: Unable to reset this GPU" in notes and "stays drained" in notes
+
+
+@pytest.mark.slow
+def test_a_job_that_ends_while_the_driver_is_closed_keeps_its_card_until_the_driver_is_asked(make_daemon, hanging):
+    daemon = make_daemon(CONFIG + "[cards]\nrelease_timeout_s = 0.5\n", hanging.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    assert daemon.cli("start", "--job-id", "other", "--cards", "1,", "--", "sleep", "1000").returncode == 0
+    client = begin_reset(daemon, hanging, "3")
+    hanging[1].hold(1 << 22, 1 << 30, lives=False)  # a process that the driver does not let go
+    done = daemon.cli("stop", "other")
+    assert done.returncode == 1 and "card 1: its holder" in done.stderr, done.stderr
+    assert "musterd has closed the driver for the reset of card 3" in done.stderr
+    hanging.clear("nvidia-smi")
+    _, err = client.communicate(timeout=60)
+    assert client.returncode == 0, err
+    assert node(daemon).cards[1].job_id == "other"
+    hanging[1].processes = []
+    eventually(lambda: not node(daemon).cards[1].job_id)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from muster.v1 import job_pb2, probe_pb2
+from muster.v1 import job_pb2, node_pb2, probe_pb2
 from tests.conftest import BIN, Daemon, eventually, running
 from tests.fakes import FakeCards
 from tests.integration.driver_events import until_heard
@@ -63,6 +63,19 @@ def value(found: Samples, name: str, /, **labels: str) -> float | None:
     matching = [n for (found_name, given), n in found.items() if found_name == name and asked <= dict(given).items()]
     assert len(matching) <= 1, (name, labels)
     return matching[0] if matching else None
+
+
+def test_as_many_warnings_as_the_node_shows(make_daemon: MakeDaemon, tmp_path: Path) -> None:
+    """A part of the daemon that `muster node` asks and the page does not would alert nobody."""
+    path = tmp_path / "metrics.sock"
+    daemon = make_daemon(f'[metrics]\nlisten = "unix:{path}"\n')
+    eventually(lambda: value(scrape(path), "muster_warnings") == 0)
+    daemon.kill()
+    daemon.root.reset.write_text("{")
+    daemon.start()
+    (warning,) = daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.warnings
+    assert "reset.json" in warning
+    eventually(lambda: value(scrape(path), "muster_warnings") == 1)
 
 
 def test_jobs_that_run_and_end(make_daemon: MakeDaemon, tmp_path: Path) -> None:

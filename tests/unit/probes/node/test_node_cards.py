@@ -120,6 +120,8 @@ async def test_one_error_and_several(count, said):
 
 
 async def test_a_card_with_ecc_switched_off_says_so():
+    (found,) = await judged("ecc", view([gpu(0)], {0: Health(ecc_on=True)}))
+    assert found.code is Code.NODE_NOT_TOLD, "a card that has ECC on counts: this one does not tell"
     (found,) = await judged("ecc", view([gpu(0)], {0: Health(ecc_on=False)}))
     assert (found.code, found.reason) == (Code.NODE_NOT_APPLICABLE, "ECC is off")
 
