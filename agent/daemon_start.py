@@ -1,6 +1,7 @@
 """The start of the daemon, from its command line to its event loop, and its end."""
 
 import contextlib
+import faulthandler
 import os
 import sys
 import threading
@@ -17,7 +18,7 @@ from muster.agent.errors import StartupError
 from muster.agent.host import heap, lockfile, log_setup, ownership, state_folder
 from muster.agent.link import nursery_start
 from muster.agent.link.nursery_start import Begun
-from muster.agent.node import degraded, driver_crashes
+from muster.agent.node import degraded
 from muster.probes.kernel import late_import
 from muster.supervisors.paths import Root
 from muster.supervisors.system.urgency import prefer_session
@@ -96,7 +97,13 @@ def _serve(root: Root, settings: LiveConfig, owner_fd: int | None, begun: Begun 
     """Raises StartupError, alone or in groups. The daemon that left the sockets has ended: it would hold the lock."""
     for path in (root.socket, root.reader_socket):
         path.unlink(missing_ok=True)
-    crash = driver_crashes.watch(root)
+    crash = None
+    if owner_fd is None:
+        from muster.agent.node import driver_crashes
+
+        crash = driver_crashes.watch(root)
+    else:  # there is no next daemon that would need to know
+        faulthandler.enable(all_threads=False)
     # Before gRPC is imported: the daemon never forks, and gRPC's handlers for it cost and can hang.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     os.environ["GRPC_SSL_CIPHER_SUITES"] = _NO_TLS_1_2

@@ -7,6 +7,7 @@ order, and ended.
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import structlog
@@ -43,7 +44,6 @@ from muster.agent.logs.log_keeping import LogKeeping
 from muster.agent.metrics.exporter import Metrics
 from muster.agent.metrics.slow_metrics import SlowMetrics
 from muster.agent.node.degraded import Degraded
-from muster.agent.node.driver_crashes import DriverCrash
 from muster.agent.node.health import NodeHealth
 from muster.agent.notify.sender import Notifier
 from muster.agent.report.failed_jobs import FailedReports
@@ -56,6 +56,9 @@ from muster.probes.cards.driver import Driver
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import explain
+
+if TYPE_CHECKING:
+    from muster.agent.node.driver_crashes import DriverCrash
 
 _log = structlog.get_logger(__name__)
 
@@ -75,7 +78,7 @@ class Daemon(ServerContext):
     explaining: Explaining
     ending: Ending
     owner_fd: int | None
-    crash: DriverCrash
+    crash: "DriverCrash | None"
 
     def note(self, kind: str, message: str) -> None:
         """An event about the daemon itself."""
@@ -83,10 +86,12 @@ class Daemon(ServerContext):
         self.events.append([(None, event)])
 
 
-async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None, crash: DriverCrash) -> None:
+async def serve(
+    root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None, crash: "DriverCrash | None"
+) -> None:
     """All between start and end. `owner_fd`: the pipe of the command that this daemon serves; None: there is none.
-    `begun`: the nursery that is being started; `crash`: what the daemon before this one left. Raises StartupError,
-    alone or in groups: also for an end that nobody asked for."""
+    `begun`: the nursery that is being started; `crash`: what the daemon before this one left, None where there
+    was none. Raises StartupError, alone or in groups: also for an end that nobody asked for."""
     try:
         daemon = await _build(root, config, owner_fd, begun, crash)
         await _load(daemon)
@@ -105,7 +110,7 @@ async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Beg
 
 
 async def _build(
-    root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None, crash: DriverCrash
+    root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None, crash: "DriverCrash | None"
 ) -> Daemon:
     """Raises OSError, StartupError."""
     stopping = anyio.Event()
@@ -114,7 +119,7 @@ async def _build(
     nursery = NurseryClient(root, owner_fd=owner_fd, begun=begun)
 
     # Cards and node.
-    driver = Driver(config.cards, closed=crash.closed)
+    driver = Driver(config.cards, closed=crash.closed if crash is not None else "")
     health = NodeHealth(root, config, events, driver)
     leasing = Leasing(config, events, driver, health)
     health.holder = leasing.holder
@@ -227,7 +232,8 @@ async def _run(daemon: Daemon) -> None:
         tasks.start_soon(daemon.collecting.run)
         async with anyio.create_task_group() as serving:
             await serving.start(serve_api, daemon)
-            before = f"; {daemon.crash.text}, before this one" if daemon.crash.text else ""
+            crash = daemon.crash
+            before = f"; {crash.text}, before this one" if crash is not None and crash.text else ""
             daemon.note("node.started", f"musterd {build.FULL} started{before}")
             systemd.notify("READY=1")
             if daemon.owner_fd is not None:
@@ -245,11 +251,12 @@ async def _run(daemon: Daemon) -> None:
 
 async def _open_driver(daemon: Daemon) -> None:
     await daemon.resets.settle()
-    if daemon.crash.closed:
+    crash = daemon.crash
+    if crash is not None and crash.closed:
         daemon.leasing.known.set()  # that the cards are unknown
-        await anyio.sleep(daemon.crash.pause_s)
+        await anyio.sleep(crash.pause_s)
         sick = daemon.driver.view.driver
-        if sick is not None and sick.text == daemon.crash.closed:  # a reset may have taken it over
+        if sick is not None and sick.text == crash.closed:  # a reset may have taken it over
             await daemon.driver.take_again()
     else:
         await daemon.driver.open()
