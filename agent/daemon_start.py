@@ -7,10 +7,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 import click
+import structlog
 
 from muster.agent.config.live_config import LiveConfig
 from muster.agent.config.schema import Config
@@ -22,6 +23,9 @@ from muster.agent.node import degraded
 from muster.probes.kernel import late_import
 from muster.supervisors.paths import Root
 from muster.supervisors.system.urgency import prefer_session
+
+if TYPE_CHECKING:
+    from muster.agent.node.driver_crashes import DriverCrash
 
 #: For GRPC_SSL_CIPHER_SUITES: gRPC has no setting for the oldest version of TLS. TLS 1.3 has ciphers of its own, which
 #: this does not touch; of those of TLS 1.2 it leaves one that needs a pre-shared key, which nobody has.
@@ -93,17 +97,30 @@ def _refuse_unusable(config: Config) -> None:
             raise StartupError(text)
 
 
+def _crash(root: Root) -> "DriverCrash | None":
+    """Looks how the daemon before this one crashed, if it did, and has a crash of this one leave its stack. Blocks."""
+    found = None
+    try:
+        if any(path.is_file() and path.stat().st_size for path in (root.crash_stack, root.driver_crashes)):
+            from muster.agent.node import driver_crashes  # only here: hardly any daemon crashes
+
+            found = driver_crashes.earlier(root)
+        file = open(root.crash_stack, "wb", buffering=0, opener=_private)  # noqa: SIM115  # open as long as the process
+        faulthandler.enable(file, all_threads=False)
+    except OSError as error:
+        structlog.get_logger(__name__).warning("driver_crashes.unwatched", error=str(error))
+    return found
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
 def _serve(root: Root, settings: LiveConfig, owner_fd: int | None, begun: Begun | None) -> None:
     """Raises StartupError, alone or in groups. The daemon that left the sockets has ended: it would hold the lock."""
     for path in (root.socket, root.reader_socket):
         path.unlink(missing_ok=True)
-    crash = None
-    if owner_fd is None:
-        from muster.agent.node import driver_crashes
-
-        crash = driver_crashes.watch(root)
-    else:  # there is no next daemon that would need to know
-        faulthandler.enable(all_threads=False)
+    crash = _crash(root)
     # Before gRPC is imported: the daemon never forks, and gRPC's handlers for it cost and can hang.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     os.environ["GRPC_SSL_CIPHER_SUITES"] = _NO_TLS_1_2

@@ -6,14 +6,10 @@ driver closed for a while. Jobs are not touched by any of this.
 """
 
 import contextlib
-import faulthandler
 import json
-import os
 import re
 import time
 from pathlib import Path
-
-import structlog
 
 from muster.agent.text import local
 from muster.probes.kernel import process
@@ -30,8 +26,6 @@ _LIBRARIES = {"/probes/cards/nvidia/": "NVML", "/probes/cards/ascend/": "DCMI"}
 #: A line of a stack as faulthandler writes it, the innermost call first.
 _FRAME = re.compile(r'^  File "([^"]*)", line \d+ in (\S+)', re.MULTILINE)
 
-_log = structlog.get_logger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class DriverCrash:
@@ -41,22 +35,6 @@ class DriverCrash:
     text: str = ""
     closed: str = ""
     pause_s: float = 0.0
-
-
-def watch(root: Root) -> DriverCrash:
-    """Looks how the daemon before this one ended, and has a crash of this one leave its stack. Blocks."""
-    try:
-        found = earlier(root)
-        file = open(root.crash_stack, "wb", buffering=0, opener=_private)  # noqa: SIM115  # open as long as the process
-        faulthandler.enable(file, all_threads=False)
-        return found
-    except OSError as error:
-        _log.warning("driver_crashes.unwatched", error=str(error))
-        return DriverCrash()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def blamed(stack: str) -> tuple[str, str]:
