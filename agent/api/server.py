@@ -4,7 +4,7 @@ import grp
 import os
 import resource
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ from anyio.abc import TaskStatus
 from google.protobuf import descriptor_pool
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
-from muster.agent import threads
 from muster.agent.api import access, identity
 from muster.agent.api.access import Caller, Role
 from muster.agent.api.boundary import Boundary
@@ -194,7 +193,6 @@ class _Services:
         self._node, self._probe = NodeService(context), ProbeService(context)
         self._telemetry, self._exec = TelemetryService(context), ExecService(context)
         self._health = health_servicer
-        self._reflection = _LateReflection((*_SERVICES, health.SERVICE_NAME))
 
     def add_to(self, server: aio.Server) -> None:
         job_pb2_grpc.add_JobServiceServicer_to_server(self._job, server)
@@ -205,33 +203,9 @@ class _Services:
         telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server(self._telemetry, server)
         exec_pb2_grpc.add_ExecServiceServicer_to_server(self._exec, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        # The library has no types.
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(  # type: ignore[no-untyped-call]
-            self._reflection, server
-        )
-
-
-class _LateReflection(reflection_pb2_grpc.ServerReflectionServicer):
-    """gRPC's reflection service (`grpcurl list`), loaded when somebody asks: until then it would cost 0.6 MB."""
-
-    def __init__(self, services: Sequence[str]) -> None:
-        """`services`: full names of those that the server has beside this one."""
-        self._names = (*services, reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name)
-        self._servicer: Any = None
-
-    async def ServerReflectionInfo(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        """Answers as the library's own servicer does."""
-        if self._servicer is None:
-            self._servicer = await threads.run(_reflecting, self._names)
-        async for answer in self._servicer.ServerReflectionInfo(requests, context):
-            yield answer
-
-
-def _reflecting(names: Sequence[str]) -> Any:
-    from grpc_reflection.v1alpha import reflection
-
-    symbols: Any = _Symbols()
-    return reflection.aio.ReflectionServicer(names, pool=symbols)
+        names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        symbols: Any = _Symbols()
+        reflection.enable_server_reflection(names, server, pool=symbols)
 
 
 class _Symbols:
