@@ -251,6 +251,9 @@ class Health:
     parts: Mapping[str, float] = field(default_factory=dict)
     #: A program was asked (npu-smi) that tells less than the library: what is missing here is unknown.
     partial: bool = False
+    #: Ascend: what the card has and did not tell this time, with the driver's answer; by "health", "errors", "ecc",
+    #: "boot", "network". Other readings that are missing here are none of the card's.
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,8 @@ def _answer(index: int, view: View, before: View, began: float, deadline_s: floa
     if answered and reading is not None and reading.at >= began and card is not None:
         name = card.uuid or card.bus_id or card.model or "answers"
         if health is None or health.value.npu_health is None:
+            if health is not None and (unread := health.value.unread.get("health")):
+                return CardAnswer(Code.CARDS_NOT_TOLD, f"its health is unknown: {unread}")
             return CardAnswer(Code.CARDS_OK, name)
         state = f"health {health.value.npu_health} ({_NPU_HEALTH.get(health.value.npu_health, 'unknown')})"
         if health.value.npu_health > _USABLE:

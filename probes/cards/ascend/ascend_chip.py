@@ -11,7 +11,7 @@ from muster.probes.cards.accelerator import Card, DriverError, HbmLife, Health, 
 from muster.probes.cards.ascend.ascend_network import Network
 from muster.probes.cards.ascend.ascend_numbers import Seat
 from muster.probes.cards.ascend.dcmi import ChipFault, Dcmi
-from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD
+from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD, LACKING
 from muster.probes.cards.ascend.dcmi_layouts import (
     ChipInfo,
     DieId,
@@ -34,6 +34,8 @@ _PARTS = {"aicore": 2, "aicpu": 3, "ctrlcpu": 4, "hbm": 6, "hbm_bandwidth": 10, 
 _DIES = (1, 2, 0)
 #: Types of dcmi_get_device_frequency and dcmi_get_device_ecc_info.
 _AICORE_CLOCK, _HBM = 7, 2
+#: Readings that a check judges by themselves: without an answer it must not say that all is well.
+_JUDGED = frozenset({"health", "errors", "ecc", "boot"})
 #: The one port that a card has.
 _PORT = 0
 #: Kinds of way between two cards that are a direct link of the fabric: HCCS, the other die, HCCS with switches, UB.
@@ -53,7 +55,8 @@ class Chip:
         self.logical = logical
         self._dcmi = dcmi
         self._sysfs = sysfs
-        self._untold: set[str] = set()
+        #: What it does not tell for good, and the driver's answer where it would have it ("": it has no such thing).
+        self._untold: dict[str, str] = {}
         self._errors: frozenset[int] | None = None
         self.bus_id = ""
         self._network = Network(index, partial(dcmi.ask_int, "network", seat))
@@ -124,6 +127,9 @@ class Chip:
         ports = asking("ub", self._ports, minor=True) or ()
         asking.done()
         network, link_up = self._network.look()  # last, as it may not return in time
+        unread = {what: why for what, why in asking.unread.items() if what in _JUDGED}
+        if network is None and self._network.unread:
+            unread["network"] = self._network.unread
         if errors is not None:
             self._note(frozenset(errors), tell_new_errors)
         if not self.bus_id:  # not described yet
@@ -152,6 +158,7 @@ class Chip:
             npu_voltage=hundredths / 100 if hundredths else None,
             npu_hbm_life=_life(ecc) if ecc else None,
             parts={part: share for part, share in parts.items() if share is not None},
+            unread=unread,
         )
 
     def holders(self) -> list[Holder]:
@@ -224,28 +231,37 @@ class _Asking:
     """One round of questions to a chip. A card that is lost, or is none, ends it; whatever else goes wrong is None for
     that question alone, unless every one goes so."""
 
-    def __init__(self, untold: set[str]) -> None:
+    def __init__(self, untold: dict[str, str]) -> None:
         self._untold = untold
+        #: What the chip has and did not tell, with the driver's answer.
+        self.unread: dict[str, str] = {}
         self._failed: DriverError | None = None
         self._told = False
 
     def __call__(self, what: str, ask: Callable[[], T], *, minor: bool = False) -> T | None:
         """`minor`: a missing part of the chip (its port, its label) says nothing about the chip."""
-        if what in self._untold:
+        if (refused := self._untold.get(what)) is not None:
+            self._note(what, refused)
             return None
         try:
             answer = ask()
         except DriverError as trouble:
+            refused = "" if trouble.number in LACKING else str(trouble)
             if trouble.trouble is Trouble.NOT_TOLD:
                 if trouble.number in FOR_GOOD:
-                    self._untold.add(what)
+                    self._untold[what] = refused
             elif trouble.trouble is Trouble.FAILED or minor:
                 self._failed = self._failed or trouble
             else:
                 raise
+            self._note(what, refused)
             return None
         self._told = True
         return answer
+
+    def _note(self, what: str, refused: str) -> None:
+        if refused:
+            self.unread[what] = refused
 
     def done(self) -> None:
         """Raises DriverError if the driver reported nothing, and not because the chip has no such readings."""

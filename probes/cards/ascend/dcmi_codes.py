@@ -23,9 +23,10 @@ _CODES = {
     -8255: "not supported",
 }
 UNSUPPORTED = -8255
-#: Answers that stay what they are as long as the driver does: no permission, not in a container, not supported; and 0,
-#: a function that the library lacks.
-FOR_GOOD = frozenset({-8002, -8013, UNSUPPORTED, 0})
+#: Answers that mean that there is nothing of the kind to tell: not supported; and 0, a function that the library lacks.
+LACKING = frozenset({UNSUPPORTED, 0})
+#: Answers that stay what they are as long as the driver does: these, no permission, and not in a container.
+FOR_GOOD = LACKING | {-8002, -8013}
 _TROUBLES = {
     -8002: Trouble.NOT_TOLD,
     -8003: Trouble.NOT_TOLD,

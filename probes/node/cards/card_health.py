@@ -82,6 +82,8 @@ def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckR
         "corrected in DRAM": health.dram_corrected,
     }
     told = {name: count for name, count in counters.items() if count is not None}
+    if not told and "ecc" in health.unread:
+        return [say.not_told(f"its memory errors are unknown: {health.unread['ecc']}")]
     if not told and health.partial:
         return [say.not_told(f"its memory errors are unknown: {UNASKED}")]
     if not told:

@@ -237,6 +237,33 @@ def test_health(make):
     assert backend.health(0).npu_health == 0 and backend.health(0).npu_errors == ()
 
 
+JUDGED = {
+    "health": "dcmi_get_device_health",
+    "errors": "dcmi_get_device_errorcode_v2",
+    "ecc": "dcmi_get_device_ecc_info",
+    "boot": "dcmi_get_device_boot_status",
+    "network": "dcmi_get_device_network_health",
+}
+
+
+@pytest.mark.parametrize("code", [-8005, -8006, -8002, -8013])
+@pytest.mark.parametrize("what", JUDGED)
+def test_what_a_card_has_and_does_not_tell_is_unread(make, what, code):
+    cards, backend = make(1)
+    backend.open()
+    cards[0].fail(JUDGED[what], code)
+    for _ in range(2):
+        assert {name: f"{code}" in why for name, why in backend.health(0).unread.items()} == {what: True}
+
+
+@pytest.mark.parametrize("what", JUDGED)
+def test_what_a_card_does_not_have_is_not_unread(make, what):
+    cards, backend = make(1)
+    backend.open()
+    cards[0].fail(JUDGED[what], -8255)
+    assert backend.health(0).unread == {}
+
+
 def test_ports_of_the_next_generation(make):
     cards, backend = make(1, "Ascend950")
     cards[0].links = (100, 100, 100)
@@ -535,6 +562,7 @@ def test_a_network_that_does_not_answer_takes_no_card_down(make, monkeypatch):
     cards[0].hang("dcmi_get_device_network_health")
     health = backend.health(0)
     assert health.npu_network is None and health.npu_health == 0
+    assert "has not answered" in health.unread["network"]
     threads = threading.active_count()
     assert backend.health(0).npu_network is None
     assert threading.active_count() <= threads  # one that hangs is enough

@@ -269,6 +269,7 @@ async def test_no_thread_to_be_had_says_nothing_against_a_card(make, monkeypatch
         (Health(npu_health=2), Code.CARDS_UNHEALTHY, "card 1: health 2 (major alarm)"),
         (Health(npu_health=3), Code.CARDS_UNHEALTHY, "card 1: health 3 (critical alarm)"),
         (Health(), Code.CARDS_OK, "1 GPU-1"),
+        (Health(unread={"health": "gives -8005"}), Code.CARDS_NOT_TOLD, "card 1: its health is unknown: gives -8005"),
         (DriverError(Trouble.LOST, "not ready", -8012), Code.CARDS_NO_ANSWER, "card 1: not ready"),
         (DriverError(Trouble.NOT_TOLD, "no permission", -8002), Code.CARDS_NOT_TOLD, "card 1: no permission"),
     ],
