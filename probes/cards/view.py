@@ -12,6 +12,10 @@ from muster.probes.kernel.dataclass import dataclass
 T = TypeVar("T")
 
 
+#: Troubles that may be of the one call alone.
+_OF_THE_CALL = frozenset({Trouble.NOT_TOLD, Trouble.FAILED})
+
+
 class What(enum.Enum):
     """Kinds of calls."""
 
@@ -100,14 +104,16 @@ class CardTroubles:
 
     def sick(self, cards: Iterable[int]) -> dict[int, Sick]:
         """By card what is worst: it hangs, or the first kind of call that failed, but that something is not told only
-        where nothing else is wrong. A card that does not report its processes is not sick."""
+        where nothing else is wrong. A card that does not report its processes, or fails in nothing else, is not sick:
+        it must not be reset for that."""
         if not self.hanging and not self._failed:
             return {}
         found: dict[int, Sick] = {}
         for index in cards:
             failed = [(what, self._failed[index, what]) for what in What if (index, what) in self._failed]
+            failed = [(w, sick) for w, sick in failed if w is not What.HOLDERS or sick.trouble not in _OF_THE_CALL]
             told = [sick for _, sick in failed if sick.trouble is not Trouble.NOT_TOLD]
-            untold = [sick for what, sick in failed if what is not What.HOLDERS]
+            untold = [sick for _, sick in failed]
             if index in self.hanging:
                 found[index] = self.hanging[index]
             elif told or untold:

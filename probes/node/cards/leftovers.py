@@ -58,7 +58,7 @@ async def check(look: Look) -> list[CheckResult]:
         elif facts.sick is not None:
             results.append(say.not_told(f"the card does not answer ({facts.sick.trouble})"))
         elif facts.holders is None:
-            results.append(say.not_told("its processes are not known yet"))
+            results.append(say.not_told("its driver has not reported its processes"))
         else:
             results.append(judge(say, facts, look, alive))
     return results
@@ -99,7 +99,7 @@ async def strangers(look: Look) -> list[CheckResult]:
         elif facts.sick is not None:
             results.append(say.not_told(f"the card does not answer ({facts.sick.trouble})"))
         elif facts.holders is None:
-            results.append(say.not_told("its processes are not known yet"))
+            results.append(say.not_told("its driver has not reported its processes"))
         else:
             results.append(_stranger(say, facts, look, known))
     return results

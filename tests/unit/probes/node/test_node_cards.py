@@ -669,6 +669,21 @@ async def test_a_call_that_fails_is_unknown_and_ends_no_condition(item, name, mi
     assert still(item, "card 0", before, found) is None
 
 
+@pytest.mark.parametrize(
+    ("trouble", "code"),
+    [
+        (Trouble.FAILED, Code.NPU_FAULT_ISOLATE),
+        (Trouble.NOT_TOLD, Code.NPU_FAULT_ISOLATE),
+        (Trouble.LOST, Code.NODE_NOT_TOLD),
+        (Trouble.HANG, Code.NODE_NOT_TOLD),
+    ],
+)
+async def test_what_a_card_reports_counts_although_another_call_fails(trouble, code):
+    healthy = view([npu(0)], {0: replace(NPU_FINE, npu_errors=(0x80E18402,))})
+    shown = replace(healthy, sick={0: sick(trouble)})
+    assert codes(await judged("npu-errors", shown)) == [code]
+
+
 async def test_a_port_that_is_down_is_found_whatever_its_health_is():
     memory = Memory()
     for number in range(3):
