@@ -842,7 +842,12 @@ def test_neither_a_mapping_nor_a_table_with_cards(smi):
             r"ended with 87: DrvMngGetConsoleLogLevel failed; dcmi module initialize failed\. ret is -8005$",
         ),
         ("exit 1", Trouble.FAILED, "ended with 1: no message"),
-        ("echo other; exit 0", Trouble.NOT_TOLD, "its table was not understood"),
+        ("echo other; exit 0", Trouble.NOT_TOLD, "its table was not understood: other"),
+        (
+            "echo DrvMngGetConsoleLogLevel failed; echo 'dcmi module initialize failed. ret is -8005'",
+            Trouble.FAILED,
+            r"info fails: DrvMngGetConsoleLogLevel failed; dcmi module initialize failed\. ret is -8005$",
+        ),
         ("kill -9 $$", Trouble.FAILED, "ended with -9"),
     ],
 )
@@ -853,6 +858,36 @@ def test_an_npu_smi_in_trouble(smi, does, trouble, words):
     backend = opened(smi())
     smi(info=does)
     eventually(lambda: raised(backend) is trouble, LONG)  # once what it told before is old
+
+
+@pytest.mark.parametrize("word", ["UNKNOWN", "Unknown"])
+def test_a_card_that_npu_smi_calls_unknown_is_lost(smi, word):
+    backend = opened(smi(info=f"printf '{TABLE}{SECOND}{PROCESSES}' | sed s/Alarm/{word}/"))
+    assert backend.health(0).npu_health == 0
+    with pytest.raises(DriverError, match="absent, or has not started") as caught:
+        backend.health(1)
+    assert caught.value.trouble is Trouble.LOST and not caught.value.of_driver
+
+
+@pytest.mark.parametrize("word", ["NA", "Degraded"])
+def test_a_health_that_npu_smi_has_other_words_for_is_unread(smi, word):
+    health = opened(smi(info=f"printf '{TABLE}{SECOND}' | sed s/Alarm/{word}/")).health(1)
+    assert health.npu_health is None and health.unread == {"health": f"npu-smi reports it as {word}"}
+
+
+def test_a_table_without_processes_tells_nothing_of_them(smi):
+    backend = opened(smi(info=f"printf '{TABLE}{SECOND}'"))
+    with pytest.raises(DriverError, match="no table of processes") as caught:
+        backend.holders(0)
+    assert caught.value.trouble is Trouble.NOT_TOLD
+
+
+def test_a_card_behind_the_end_of_a_torn_table_is_not_lost(smi):
+    backend = opened(smi(info=f"printf '{TABLE}{SECOND}' | head -6"))
+    assert backend.read(0).util == 97.0
+    with pytest.raises(DriverError, match="cut off; cards in it: 1") as caught:
+        backend.read(1)
+    assert caught.value.trouble is Trouble.NOT_TOLD
 
 
 def raised(backend):
