@@ -568,6 +568,11 @@ _CARDS: dict[Code, Explanation] = {
         Action.NONE,
         Status.OK,
     ),
+    Code.NPU_FAULT_JOB: _event(
+        "The card had a fault that ends the work of a job on it and leaves the card usable (Huawei's MindCluster).",
+        "Start the job again from its checkpoint; if the fault comes again, have the card inspected.",
+        Action.RESTART_JOB,
+    ),
     Code.NPU_FAULT_EVENT: _event(
         "The card's driver reported a fault.", "Run `muster check npu-health npu-errors` and `npu-smi info`."
     ),

@@ -25,6 +25,7 @@ ERRORS = NodeCheck(
         Code.NPU_FAULT_REPEATED,
         Code.NPU_ERROR_CODES,
         Code.NPU_FAULT_EVENT,
+        Code.NPU_FAULT_JOB,
         Code.NPU_FAULT_NOTE,
     ),
     of_cards=True,
