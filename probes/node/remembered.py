@@ -229,8 +229,9 @@ def _part(card: Card) -> bool:
 
 
 def _uuid(card: Card) -> str:
-    """A backend without a serial number gives the card's place instead, which does not identify the card."""
-    return "" if card.uuid == card.bus_id else card.uuid
+    """A backend without a serial number gives the card's place instead ("0000:01:00.0/1": the second chip there), which
+    does not identify the card."""
+    return "" if card.uuid.partition("/")[0] == card.bus_id else card.uuid
 
 
 def _names(card: Card) -> set[str]:
@@ -275,6 +276,8 @@ def _pairs(known: list[Remembered], shown: list[Card]) -> list[tuple[Remembered,
 
     take(lambda was, card: bool(was.uuid) and was.uuid == _uuid(card))
     take(same_serial)
+    # Chips of one board may have one place.
+    take(lambda was, card: same_place(was, card) and was.index == card.index)
     take(same_place)
     return pairs
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from muster.probes.cards.accelerator import Card, DriverError, HbmLife, Health, Holder, Reading, Trouble
 from muster.probes.cards.ascend.ascend_network import Network
-from muster.probes.cards.ascend.ascend_numbers import Seat
+from muster.probes.cards.ascend.ascend_numbers import Seat, by_place
 from muster.probes.cards.ascend.dcmi import ChipFault, Dcmi
 from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD, LACKING
 from muster.probes.cards.ascend.dcmi_layouts import (
@@ -77,7 +77,7 @@ class Chip:
         asking.done()
         return replace(
             card,
-            uuid=die or bus_id,
+            uuid=die or by_place(bus_id, self.seat),
             model=chip or "",
             memory_bytes=hbm.size * _MIB if hbm and hbm.size else None,
             bus_id=bus_id,

@@ -180,10 +180,11 @@ class NpuSmi:
         if row is None:
             return Card(number, ASCEND, node=node, numbers=numbers)
         board = row.seat[0]
+        own_place = self._told.info is not None and self._told.info.own_places
         return Card(
             number,
             ASCEND,
-            uuid=row.bus_id,
+            uuid=row.bus_id if own_place else ascend_numbers.by_place(row.bus_id, row.seat),
             model=row.name if row.name.startswith("Ascend") or not row.name else f"Ascend {row.name}",
             memory_bytes=row.total * _MIB if row.total else None,
             bus_id=row.bus_id,

@@ -73,12 +73,14 @@ class Running:
 @dataclass(frozen=True, slots=True)
 class Info:
     """All that `npu-smi info` prints. `processes` None: it has no table of them (310B, and before 23.0). `cut`: it ends
-    between the two lines of a chip, so chips may be missing."""
+    between the two lines of a chip, so chips may be missing. `own_places`: each chip has a place of its own on the PCI
+    bus (910_93); those of a 310P board with two chips have one together."""
 
     version: str
     rows: tuple[NpuSmiRow, ...]
     processes: tuple[Running, ...] | None
     cut: bool = False
+    own_places: bool = False
 
 
 def info(text: str) -> Info | None:
@@ -87,7 +89,7 @@ def info(text: str) -> Info | None:
     Each chip has two lines. The first has board and name, the second the chip's place and (910_93) physical number;
     Ascend 950 has one chip to a board, and a column more.
     """
-    version, section = "", ""
+    version, section, own_places = "", "", False
     rows: list[NpuSmiRow] = []
     processes: list[Running] | None = None
     first: list[str] | None = None
@@ -100,7 +102,9 @@ def info(text: str) -> Info | None:
         elif cells[0].startswith("NPU") and len(cells) > 2:
             section, first = ("processes" if "Process id" in line else "chips"), None
             processes = [] if section == "processes" else processes
-        elif section == "chips" and len(cells) > 2 and not cells[0].startswith("Chip"):
+        elif section == "chips" and cells[0].startswith("Chip"):
+            own_places = "Phy-ID" in cells[0]
+        elif section == "chips" and len(cells) > 2:
             # A chip's first line has its health there, which may be "NA", too.
             if first is None or not _BUS.fullmatch(cells[-2]):
                 first = cells
@@ -112,7 +116,7 @@ def info(text: str) -> Info | None:
     if not section:
         return None
     cut = section == "chips" and first is not None
-    return Info(version, tuple(rows), None if processes is None else tuple(processes), cut)
+    return Info(version, tuple(rows), None if processes is None else tuple(processes), cut, own_places)
 
 
 def failure(text: str) -> int | None:

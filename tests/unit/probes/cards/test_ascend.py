@@ -133,6 +133,15 @@ def test_a_card_without_a_die_goes_by_its_place_on_the_bus(make):
     assert backend.describe(opened(backend).cards()[0]).uuid == cards[0].bus_id == "0000:10:00.0"
 
 
+def test_chips_of_a_board_in_one_place_on_the_bus_are_two(make):
+    """An Atlas 300I Duo: each chip would follow the other's job, history and faults."""
+    cards, backend = make(2, "Ascend910", without=("dcmi_get_device_die_v2",))
+    cards[1].bus_id = cards[0].bus_id
+    told = [card for card, _ in described(opened(backend))]
+    assert [card.uuid for card in told] == [cards[0].bus_id, f"{cards[0].bus_id}/1"]
+    assert {card.bus_id for card in told} == {cards[0].bus_id}
+
+
 # --- readings ---------------------------------------------------------------------------------------------------------
 
 
@@ -858,6 +867,25 @@ def test_an_npu_smi_in_trouble(smi, does, trouble, words):
     backend = opened(smi())
     smi(info=does)
     eventually(lambda: raised(backend) is trouble, LONG)  # once what it told before is old
+
+
+DUO = (
+    "| npu-smi 25.2.0                                   Version: 25.2.0                                       |\\n"
+    "| NPU     Name                  | Health          | Power(W)     Temp(C)           Hugepages-Usage(page) |\\n"
+    "| Chip    Device                | Bus-Id          | AICore(%%)    Memory-Usage(MB)                        |\\n"
+    "| 2       310P3                 | OK              | NA           51                0     / 0             |\\n"
+    "| 0       0                     | 0000:01:00.0    | 0            1529 / 44280                            |\\n"
+    "| 2       310P3                 | OK              | NA           49                0     / 0             |\\n"
+    "| 1       1                     | 0000:01:00.0    | 7            1411 / 43693                            |\\n"
+)
+
+
+def test_chips_in_one_place_on_the_bus_are_two_for_npu_smi_as_well(smi):
+    backend = opened(smi(m=NO_MAPPING, info=f"printf '{DUO}'"))
+    assert [(card.uuid, card.bus_id, card.memory_bytes) for card in backend.cards()] == [
+        ("0000:01:00.0", "0000:01:00.0", 44280 * MIB),
+        ("0000:01:00.0/1", "0000:01:00.0", 43693 * MIB),
+    ]
 
 
 @pytest.mark.parametrize("word", ["UNKNOWN", "Unknown"])
