@@ -52,7 +52,7 @@ def no_answer(outcome: CallFailure | Late, what: str) -> DriverError:
     """Why a call about `what` told nothing."""
     if isinstance(outcome, Late):
         if outcome.running_s is None:
-            return DriverError(Trouble.NOT_TOLD, f"{what}: not queried: no thread can be started")
+            return DriverError(Trouble.NOT_TOLD, f"{what}: not queried: no thread could be started in time")
         return DriverError(Trouble.HANG, f"{what}: a call to its driver has not returned for {outcome.running_s:.0f} s")
     if isinstance(outcome.error, DriverError):
         return outcome.error

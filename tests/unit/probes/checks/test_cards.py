@@ -251,6 +251,19 @@ async def test_a_driver_that_takes_longer_than_there_is_time_is_unknown(make):
     assert (await check(CardsWanted(count=2), driver)).status is Status.OK
 
 
+async def test_a_card_that_hangs_hides_no_alarm_of_another(make):
+    release = threading.Event()
+    backend = Cards(3, "ascend")
+    backend.told |= {1: release, ("health", 2): Health(npu_health=3)}
+    try:
+        found = await check(CardsWanted(count=3), make(backend, deadline_s=2.0), deadline_s=2.0)
+    finally:
+        release.set()
+    assert (found.status, found.code) == (Status.CRITICAL, Code.CARDS_UNHEALTHY)
+    assert found.reason == "card 2: health 3 (critical alarm): `npu-smi info` shows more; card 1: no answer within 2 s"
+    assert "0 GPU-0, health 0 (OK)" in found.observed
+
+
 async def test_no_thread_to_be_had_says_nothing_against_a_card(make, monkeypatch):
 
     def refuse(self):
