@@ -29,6 +29,7 @@ from muster.probes.cards.ascend.ascend_numbers import ChipIdentity, ChipPlace, S
 from muster.probes.kernel import pci
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.known_names import device_node
+from muster.probes.kernel.process import pids_are_the_kernels
 
 #: Folders of npu-smi, over those of PATH; those of the libraries that it needs, over those of LD_LIBRARY_PATH.
 _FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
@@ -231,10 +232,15 @@ class NpuSmi:
         seat, processes = self._row(index).seat, self._info().processes
         if processes is None:
             raise DriverError(Trouble.NOT_TOLD, "npu-smi prints no table of processes here")
+        # The first column has the host's numbers, which name nothing, or another process, in a container.
+        own = not pids_are_the_kernels()
         return [
-            Holder(process.pid, None if process.memory is None else process.memory * _MIB)
-            for process in processes
-            if process.seat == seat
+            Holder(
+                one.inside if own and one.inside is not None else one.pid,
+                None if one.memory is None else one.memory * _MIB,
+            )
+            for one in processes
+            if one.seat == seat
         ]
 
     def wait_events(self, timeout_s: float) -> list[CardEvent]:

@@ -63,11 +63,13 @@ class NpuSmiRow:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process in the same table. Memory in MiB."""
+    """A process in the same table. Memory in MiB. `pid` is the host's, `inside` the one in the process' own container
+    (from 26.0 on; None: not told, or in none)."""
 
     seat: Seat
     pid: int
     memory: int | None
+    inside: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ def _process(cells: list[str]) -> Running | None:
         return None
     board, chip = place[0], place[1] if len(place) > 1 else 0
     assert board is not None and chip is not None
-    return Running((board, chip), pid, _natural(cells[3]))
+    return Running((board, chip), pid, _natural(cells[3]), _natural(cells[4]) if len(cells) > 4 else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -910,6 +910,18 @@ def test_a_table_without_processes_tells_nothing_of_them(smi):
     assert caught.value.trouble is Trouble.NOT_TOLD
 
 
+@pytest.mark.parametrize(("host", "pids"), [(True, [48988, 48989]), (False, [77, 48989])])
+def test_processes_have_the_numbers_that_they_have_here(smi, monkeypatch, host, pids):
+    monkeypatch.setattr(ascend_program, "pids_are_the_kernels", lambda: host)
+    table = (
+        "| NPU     Chip  | Process id    | Process name | Process memory(MB) | Process id in container |\\n"
+        "| 7       0     | 48988         | python       | 13330              | 77                      |\\n"
+        "| 7       0     | 48989         | python       | 13331              | NA                      |\\n"
+    )
+    backend = opened(smi(info=f"printf '{TABLE}{SECOND}{table}'"))
+    assert backend.holders(1) == [Holder(pids[0], 13330 * MIB), Holder(pids[1], 13331 * MIB)]
+
+
 def test_a_card_behind_the_end_of_a_torn_table_is_not_lost(smi):
     backend = opened(smi(info=f"printf '{TABLE}{SECOND}' | head -6"))
     assert backend.read(0).util == 97.0
