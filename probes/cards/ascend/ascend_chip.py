@@ -11,7 +11,7 @@ from muster.probes.cards.accelerator import Card, DriverError, HbmLife, Health, 
 from muster.probes.cards.ascend.ascend_network import Network
 from muster.probes.cards.ascend.ascend_numbers import Seat, by_place
 from muster.probes.cards.ascend.dcmi import ChipFault, Dcmi
-from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD, LACKING
+from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD, is_lacking
 from muster.probes.cards.ascend.dcmi_layouts import (
     ChipInfo,
     DieId,
@@ -36,6 +36,8 @@ _DIES = (1, 2, 0)
 _AICORE_CLOCK, _HBM = 7, 2
 #: Readings that a check judges by themselves: without an answer it must not say that all is well.
 _JUDGED = frozenset({"health", "errors", "ecc", "boot"})
+#: What the driver writes in the place of a number that it does not have.
+_INVALID = 0xFFFFFFFF
 #: The one port that a card has.
 _PORT = 0
 #: Kinds of way between two cards that are a direct link of the fabric: HCCS, the other die, HCCS with switches, UB.
@@ -106,7 +108,7 @@ class Chip:
         return Reading(
             util=util,
             mem_util=bandwidth,
-            mem_used=hbm.used * _MIB if hbm and hbm.size else None,
+            mem_used=hbm.used * _MIB if hbm and hbm.size and hbm.used <= hbm.size else None,
             mem_total=hbm.size * _MIB if hbm and hbm.size else None,
             power_w=power,
         )
@@ -120,7 +122,7 @@ class Chip:
         temperature = asking("temperature", partial(self._dcmi.ask_int, "temperature", self.seat))
         clock = asking("clock", partial(self._dcmi.ask_int, "frequency", self.seat, _AICORE_CLOCK))
         ecc = asking("ecc", self._ecc)
-        hundredths = asking("voltage", partial(self._dcmi.ask_int, "voltage", self.seat), minor=True)
+        hundredths = _positive(asking("voltage", partial(self._dcmi.ask_int, "voltage", self.seat), minor=True))
         boot = asking("boot", partial(self._dcmi.ask_int, "boot", self.seat))
         parts = {part: asking(part, partial(self._share, part)) for part in _PARTS}
         fabric = asking("port", self._port, minor=True)
@@ -138,8 +140,8 @@ class Chip:
         return Health(
             temp_c=_degrees(temperature),
             mem_temp_c=_degrees(hbm.temperature) if hbm and hbm.size else None,
-            sm_clock_mhz=clock or None,
-            mem_clock_mhz=(hbm.clock or None) if hbm else None,
+            sm_clock_mhz=_positive(clock),
+            mem_clock_mhz=_positive(hbm.clock) if hbm else None,
             fabric_bytes=fabric,
             pcie_width=link.width,
             pcie_width_max=link.width_max,
@@ -155,7 +157,7 @@ class Chip:
             npu_network=network,
             npu_boot=boot,
             npu_link_up=link_up,
-            npu_voltage=hundredths / 100 if hundredths else None,
+            npu_voltage=None if hundredths is None else hundredths / 100,
             npu_hbm_life=_life(ecc) if ecc else None,
             parts={part: share for part, share in parts.items() if share is not None},
             unread=unread,
@@ -187,6 +189,8 @@ class Chip:
     def _ecc(self) -> EccInfo:
         ecc = EccInfo()
         self._dcmi.ask("ecc", self.seat, _HBM, byref(ecc))
+        if _INVALID in (ecc.single, ecc.double):
+            raise DriverError(Trouble.FAILED, f"the driver counts {_INVALID:#x} errors")
         return ecc
 
     def _chip_info(self) -> str:
@@ -246,7 +250,7 @@ class _Asking:
         try:
             answer = ask()
         except DriverError as trouble:
-            refused = "" if trouble.number in LACKING else str(trouble)
+            refused = "" if is_lacking(trouble) else str(trouble)
             if trouble.trouble is Trouble.NOT_TOLD:
                 if trouble.number in FOR_GOOD:
                     self._untold[what] = refused
@@ -275,6 +279,10 @@ def _life(ecc: EccInfo) -> HbmLife:
 
 def _percent(value: int) -> float | None:
     return float(value) if 0 <= value <= 100 else None
+
+
+def _positive(value: int | None) -> int | None:
+    return value if value is not None and 0 < value != _INVALID else None
 
 
 def _degrees(value: int | None) -> float | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from muster.probes.cards.accelerator import DriverError, Trouble
 from muster.probes.cards.ascend import npu_smi
 from muster.probes.cards.ascend.ascend_program import find, run
-from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD, LACKING
+from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD, is_lacking
 
 #: Folders of hccn_tool, over those of PATH.
 _FOLDERS = "/usr/local/Ascend/driver/tools"
@@ -90,7 +90,7 @@ class Network:
                 self._health, self._refused = self._ask_health(), ""
         except DriverError as trouble:
             self._health = None
-            self._refused = "" if trouble.number in LACKING else str(trouble)
+            self._refused = "" if is_lacking(trouble) else str(trouble)
             self._untold = trouble.trouble is Trouble.NOT_TOLD and trouble.number in FOR_GOOD
         finally:
             self._health_at = time.monotonic()

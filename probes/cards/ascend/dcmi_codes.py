@@ -24,9 +24,9 @@ _CODES = {
 }
 UNSUPPORTED = -8255
 #: Answers that mean that there is nothing of the kind to tell: not supported; and 0, a function that the library lacks.
-LACKING = frozenset({UNSUPPORTED, 0})
+_LACKING = frozenset({UNSUPPORTED, 0})
 #: Answers that stay what they are as long as the driver does: these, no permission, and not in a container.
-FOR_GOOD = LACKING | {-8002, -8013}
+FOR_GOOD = _LACKING | {-8002, -8013}
 _TROUBLES = {
     -8002: Trouble.NOT_TOLD,
     -8003: Trouble.NOT_TOLD,
@@ -36,6 +36,11 @@ _TROUBLES = {
     -8013: Trouble.NOT_TOLD,
     -8255: Trouble.NOT_TOLD,
 }
+
+
+def is_lacking(trouble: DriverError) -> bool:
+    """Whether the card, or the library, has nothing of the kind that was asked for."""
+    return trouble.trouble is Trouble.NOT_TOLD and trouble.number in _LACKING
 
 
 def error(function: str, code: int) -> DriverError:

@@ -246,6 +246,20 @@ def test_health(make):
     assert backend.health(0).npu_health == 0 and backend.health(0).npu_errors == ()
 
 
+def test_numbers_that_cannot_be_are_none(make):
+    cards, backend = make(1)
+    backend.open()
+    card = cards[0]
+    card.dram_uncorrected = 0xFFFFFFFF
+    card.raw.sm_clock_mhz, card.mem_reserved = 0xFFFFFFFF, 1 << 48
+    card.temp_c = -300
+    card.error(0)
+    health = backend.health(0)
+    assert (health.ecc_uncorrected, health.sm_clock_mhz, health.temp_c, health.npu_errors) == (None, None, None, ())
+    assert "0xffffffff errors" in health.unread["ecc"]
+    assert backend.read(0).mem_used is None and backend.read(0).mem_total == card.mem_total
+
+
 JUDGED = {
     "health": "dcmi_get_device_health",
     "errors": "dcmi_get_device_errorcode_v2",
