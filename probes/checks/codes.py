@@ -493,7 +493,7 @@ _CARDS: dict[Code, Explanation] = {
     Code.NVSWITCH_ERROR: _event("An NVSwitch reports an error that is not fatal (SXid).", "Watch for more of them."),
     Code.NPU_LOST: _bad(
         "The driver reports that the card was lost.",
-        f"{_RESET_FIRST}.",
+        "Reboot, or power cycle the node; `muster node reset CARD --force` tries a reset first.",
         Action.REBOOT,
     ),
     Code.NPU_COUNT: _bad(

@@ -14,7 +14,7 @@ _CODES = {
     -8009: "the driver refused the call",
     -8010: "no message could be sent to the card",
     -8011: "no message came from the card",
-    -8012: "not ready, as a card that dropped off the bus: reset it, or reboot",
+    -8012: "not ready, as a card that dropped off the bus: reboot, or power cycle the node",
     -8013: "not available in a container",
     -8014: "a file could not be read or written",
     -8015: "its reset failed",
