@@ -110,6 +110,12 @@ class Card:
     #: A part of a card that a virtual machine was given (vGPU).
     guest: bool = False
 
+    @property
+    def hardware(self) -> str:
+        """What the hardware says it is: the uuid, but "" where a backend that does not know one gives the place instead
+        ("0000:01:00.0/1": the second chip there)."""
+        return "" if self.uuid.partition("/")[0] == self.bus_id else self.uuid
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
