@@ -2,6 +2,7 @@
 
 import enum
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Generic, TypeVar
@@ -65,8 +66,8 @@ class View:
 
     @property
     def uuids(self) -> Mapping[int, str]:
-        """By number; "" of a card that does not tell."""
-        return {index: card.uuid for index, card in self.cards.items()}
+        """See `identities`."""
+        return identities(self.cards)
 
     def owners(self, indices: Iterable[int]) -> frozenset[int]:
         """These cards, and those of which they are instances: whose trouble is theirs."""
@@ -77,6 +78,13 @@ class View:
         """What is known of cards, of their instances too."""
         inherited = {index: card.parent for index, card in self.cards.items() if card.parent in by_card}
         return {**{index: by_card[parent] for index, parent in inherited.items() if parent is not None}, **by_card}
+
+
+def identities(cards: Mapping[int, Card]) -> dict[int, str]:
+    """By number, what a card is known by under another number. "" of one that does not tell, or tells the same as
+    another: virtual NPUs have the number of their chip's die."""
+    often = Counter(card.uuid for card in cards.values())
+    return {index: card.uuid if often[card.uuid] == 1 else "" for index, card in cards.items()}
 
 
 class CardTroubles:
