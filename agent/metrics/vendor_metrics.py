@@ -149,7 +149,7 @@ def npu(page: Page, view: View, periods: TelemetryTable, now: float) -> None:
         return
     healthy: list[bool | None] = []
     for card in chips:
-        place = card.uuid, card.bus_id.upper()
+        place = card.hardware, card.bus_id.upper()
         named = str(card.index), card.model, *place
         page.add(NPU_NAME, 1, *named)
         quick = fresh(view.readings, card.index, periods.readings_s, now) or Reading()

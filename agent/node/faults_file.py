@@ -1,9 +1,10 @@
 """`<state>/faults.json`: hardware faults for supervisors, which read it when a job fails.
 
     {"boot": boot id, "at": seconds since the epoch, "node": [sentence, ...], "cards": {"3": [sentence, ...]},
-     "uuids": {"GPU-...": [sentence, ...]}}
+     "uuids": {"GPU-...": [sentence, ...]}, "ups": {sentence: seconds since the boot, ...}}
 
-A fault of a card with a known UUID is under both: supervisors of the earlier release read only numbers.
+A fault of a card with a known UUID is under both: supervisors of the earlier release read only numbers. `ups` has the
+events: one from before a job, which is no condition any more, says nothing of that job.
 
 It contains only grave faults: CRITICAL conditions, and fatal events of the last hour, which may have broken a job even
 if the card was reset since. It is replaced completely; it is not synced, because its content does not outlive the boot.
@@ -44,6 +45,7 @@ def content(boot: str, now: float, conditions: Sequence[Condition], faults: Iter
     node: list[str] = []
     cards: dict[str, list[str]] = {}
     uuids: dict[str, list[str]] = {}
+    ups: dict[str, float] = {}
 
     def tell(card: int | None, uuid: str, sentence: str) -> None:
         (node if card is None else cards.setdefault(str(card), [])).append(sentence)
@@ -54,7 +56,9 @@ def content(boot: str, now: float, conditions: Sequence[Condition], faults: Iter
     latched = {(c.code, c.card, c.reason) for c in grave}
     for fault in sorted(faults, key=lambda fault: -fault.at):
         if (fault.code, fault.card, fault.sentence) not in latched:
-            tell(fault.card, fault.uuid, f"{fault.sentence} ({fault.code}) at {local(fault.at)}")
+            sentence = f"{fault.sentence} ({fault.code}) at {local(fault.at)}"
+            ups[sentence] = max(fault.up, ups.get(sentence, fault.up))
+            tell(fault.card, fault.uuid, sentence)
     for condition in grave:
         drill = " (injected for a drill)" if condition.injected else ""
         what = (
@@ -70,6 +74,7 @@ def content(boot: str, now: float, conditions: Sequence[Condition], faults: Iter
         "node": node[:_MAX_SENTENCES],
         "cards": {card: sentences[:_MAX_SENTENCES] for card, sentences in cards.items()},
         "uuids": {uuid: sentences[:_MAX_SENTENCES] for uuid, sentences in uuids.items()},
+        "ups": ups,
     }
 
 

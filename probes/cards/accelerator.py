@@ -52,7 +52,7 @@ def no_answer(outcome: CallFailure | Late, what: str) -> DriverError:
     """Why a call about `what` told nothing."""
     if isinstance(outcome, Late):
         if outcome.running_s is None:
-            return DriverError(Trouble.NOT_TOLD, f"{what}: not queried: no thread can be started")
+            return DriverError(Trouble.NOT_TOLD, f"{what}: not queried: no thread could be started in time")
         return DriverError(Trouble.HANG, f"{what}: a call to its driver has not returned for {outcome.running_s:.0f} s")
     if isinstance(outcome.error, DriverError):
         return outcome.error
@@ -111,6 +111,12 @@ class Card:
     guest: bool = False
     #: The driver failed to tell something of this, this time: it is to be asked again.
     incomplete: bool = False
+
+    @property
+    def hardware(self) -> str:
+        """What the hardware says it is: the uuid, but "" where a backend that does not know one gives the place instead
+        ("0000:01:00.0/1": the second chip there)."""
+        return "" if self.uuid.partition("/")[0] == self.bus_id else self.uuid
 
 
 @dataclass(frozen=True, slots=True)

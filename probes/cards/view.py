@@ -2,6 +2,7 @@
 
 import enum
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Generic, TypeVar
@@ -10,6 +11,10 @@ from muster.probes.cards.accelerator import SLOT, Card, DriverError, Health, Hol
 from muster.probes.kernel.dataclass import dataclass
 
 T = TypeVar("T")
+
+
+#: Troubles that may be of the one call alone.
+_OF_THE_CALL = frozenset({Trouble.NOT_TOLD, Trouble.FAILED})
 
 
 class What(enum.Enum):
@@ -62,8 +67,8 @@ class View:
 
     @property
     def uuids(self) -> Mapping[int, str]:
-        """By number; "" of a card that does not tell."""
-        return {index: card.uuid for index, card in self.cards.items()}
+        """See `identities`."""
+        return identities(self.cards)
 
     def owners(self, indices: Iterable[int]) -> frozenset[int]:
         """These cards, and those of which they are instances: whose trouble is theirs."""
@@ -85,6 +90,13 @@ def described_by(cards: Mapping[int, Card], card: Card) -> dict[int, Card]:
 def linked(cards: Mapping[int, Card], links: Mapping[int, tuple[int, ...]]) -> dict[int, Card]:
     """The cards with their direct links, as far as the driver reports them."""
     return {index: replace(card, peers=links.get(index, card.peers)) for index, card in cards.items()}
+
+
+def identities(cards: Mapping[int, Card]) -> dict[int, str]:
+    """By number, what a card is known by under another number. "" of one that does not tell, or tells the same as
+    another: virtual NPUs have the number of their chip's die."""
+    often = Counter(card.uuid for card in cards.values())
+    return {index: card.uuid if often[card.uuid] == 1 else "" for index, card in cards.items()}
 
 
 class CardTroubles:
@@ -112,14 +124,16 @@ class CardTroubles:
 
     def sick(self, cards: Iterable[int]) -> dict[int, Sick]:
         """By card what is worst: it hangs, or the first kind of call that failed, but that something is not told only
-        where nothing else is wrong. A card that does not report its processes is not sick."""
+        where nothing else is wrong. A card that does not report its processes, or fails in nothing else, is not sick:
+        it must not be reset for that."""
         if not self.hanging and not self._failed:
             return {}
         found: dict[int, Sick] = {}
         for index in cards:
             failed = [(what, self._failed[index, what]) for what in What if (index, what) in self._failed]
+            failed = [(w, sick) for w, sick in failed if w is not What.HOLDERS or sick.trouble not in _OF_THE_CALL]
             told = [sick for _, sick in failed if sick.trouble is not Trouble.NOT_TOLD]
-            untold = [sick for what, sick in failed if what is not What.HOLDERS]
+            untold = [sick for _, sick in failed]
             if index in self.hanging:
                 found[index] = self.hanging[index]
             elif told or untold:

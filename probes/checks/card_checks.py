@@ -6,6 +6,7 @@ off the bus since.
 
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import anyio
 
@@ -79,9 +80,12 @@ async def check(wanted: CardsWanted, driver: Driver, *, deadline_s: float) -> Ch
     indices = wanted.indices or tuple(there if wanted.every else there[: wanted.count])
     present = [index for index in indices if index in there]
     before, began = view, time.time()
-    view = await driver.refresh(What.READINGS, present, deadline_s=end - anyio.current_time())
-    if kind == ASCEND and view.driver is None:
-        view = await driver.refresh(What.HEALTH, present, deadline_s=end - anyio.current_time())
+    left = end - anyio.current_time()
+    # Side by side: a card that hangs in one takes all the time, which the others have for the other as well.
+    async with anyio.create_task_group() as asking:
+        for what in (What.READINGS, What.HEALTH) if kind == ASCEND else (What.READINGS,):
+            asking.start_soon(partial(driver.refresh, what, present, deadline_s=left))
+    view = driver.view
     answers = {index: _answer(index, view, before, began, deadline_s) for index in present}
     gone = CardAnswer(Code.CARDS_MISSING, f"does not exist; this host shows {_name(there)}")
     return judge(kind, {index: answers.get(index, gone) for index in indices})
@@ -97,6 +101,8 @@ def _answer(index: int, view: View, before: View, began: float, deadline_s: floa
     if answered and reading is not None and reading.at >= began and card is not None:
         name = card.uuid or card.bus_id or card.model or "answers"
         if health is None or health.value.npu_health is None:
+            if health is not None and (untold := health.value.untold.get("npu_health")):
+                return CardAnswer(Code.CARDS_NOT_TOLD, f"its health is unknown: {untold}")
             return CardAnswer(Code.CARDS_OK, name)
         state = f"health {health.value.npu_health} ({_NPU_HEALTH.get(health.value.npu_health, 'unknown')})"
         if health.value.npu_health > _USABLE:

@@ -508,7 +508,7 @@ _CARDS: dict[Code, Explanation] = {
     Code.NVSWITCH_ERROR: _event("An NVSwitch reports an error that is not fatal (SXid).", "Watch for more of them."),
     Code.NPU_LOST: _bad(
         "The driver reports that the card was lost.",
-        f"{_RESET_FIRST}.",
+        "Reboot, or power cycle the node; `muster node reset CARD --force` tries a reset first.",
         Action.REBOOT,
     ),
     Code.NPU_COUNT: _bad(
@@ -582,6 +582,11 @@ _CARDS: dict[Code, Explanation] = {
         "Do nothing.",
         Action.NONE,
         Status.OK,
+    ),
+    Code.NPU_FAULT_JOB: _event(
+        "The card had a fault that ends the work of a job on it and leaves the card usable (Huawei's MindCluster).",
+        "Start the job again from its checkpoint; if the fault comes again, have the card inspected.",
+        Action.RESTART_JOB,
     ),
     Code.NPU_FAULT_EVENT: _event(
         "The card's driver reported a fault.", "Run `muster check npu-health npu-errors` and `npu-smi info`."

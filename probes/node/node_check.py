@@ -5,7 +5,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TypeVar
 
-from muster.probes.cards.accelerator import Card, Health, Holder, Reading
+from muster.probes.cards.accelerator import Card, Health, Holder, Reading, Trouble
 from muster.probes.cards.driver import Seen, Sick, View, What
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import Action, CheckResult, Code, Status
@@ -161,6 +161,10 @@ def about(item: str, facts: CardFacts) -> About:
     return About(item, f"card {facts.index}", facts.index)
 
 
+#: Troubles of one call, which leave the answers of others as they are.
+_OTHERS_HOLD = frozenset({Trouble.FAILED, Trouble.NOT_TOLD})
+
+
 def each(
     item: str,
     kinds: tuple[str, ...],
@@ -168,13 +172,16 @@ def each(
     reads: Collection[str] = (),
 ) -> Judge:
     """A check that judges each card by its health: a card without a report is NODE_NOT_TOLD, and `driver` says why. It
-    is the same for a card of which the driver failed to tell one of the fields of Health that the check `reads`."""
+    is the same for a card of which the driver failed to tell one of the fields of Health that the check `reads`.
+
+    What a card reports is judged although another call for it fails: that it must be replaced counts all the same.
+    """
 
     async def judged(look: Look) -> list[CheckResult]:
         results: list[CheckResult] = []
         for facts in look.cards(*kinds):
             say = about(item, facts)
-            if facts.sick is not None:
+            if facts.sick is not None and (facts.health is None or facts.sick.trouble not in _OTHERS_HOLD):
                 results.append(say.not_told(f"the card does not answer ({facts.sick.trouble})"))
             elif facts.health is None:
                 results.append(say.not_told("its readings are not known yet"))

@@ -228,18 +228,13 @@ def _part(card: Card) -> bool:
     return card.kind == SLOT or card.uuid.startswith("MIG-")
 
 
-def _uuid(card: Card) -> str:
-    """A backend without a serial number gives the card's place instead, which does not identify the card."""
-    return "" if card.uuid == card.bus_id else card.uuid
-
-
 def _names(card: Card) -> set[str]:
     return set(filter(None, (card.uuid, card.serial, card.bus_id)))
 
 
 def _remembered(card: Card, slots: Mapping[str, str], was: Remembered | None = None, now: float = 0.0) -> Remembered:
     new = Remembered(
-        card.kind, card.index, _uuid(card), card.serial, card.bus_id, slot_of(card.bus_id, slots), card.model, now
+        card.kind, card.index, card.hardware, card.serial, card.bus_id, slot_of(card.bus_id, slots), card.model, now
     )
     if was is None:
         return new
@@ -270,11 +265,13 @@ def _pairs(known: list[Remembered], shown: list[Card]) -> list[tuple[Remembered,
         return bool(card.serial) and was.serial == card.serial and single
 
     def same_place(was: Remembered, card: Card) -> bool:
-        contradicts = _differ(was.uuid, _uuid(card)) or _differ(was.serial, card.serial)
+        contradicts = _differ(was.uuid, card.hardware) or _differ(was.serial, card.serial)
         return bool(card.bus_id) and was.bus_id == card.bus_id and not contradicts
 
-    take(lambda was, card: bool(was.uuid) and was.uuid == _uuid(card))
+    take(lambda was, card: bool(was.uuid) and was.uuid == card.hardware)
     take(same_serial)
+    # Chips of one board may have one place.
+    take(lambda was, card: same_place(was, card) and was.index == card.index)
     take(same_place)
     return pairs
 

@@ -46,16 +46,18 @@ def gone(card_kind: str, cards: Sequence[int], nodes: dict[int, str] | None) -> 
 
 def _written(job: Job, faults: Path) -> list[str]:
     """What the daemon wrote down in this boot of the node as a whole and of the job's cards: by their UUIDs, as the
-    driver may have given them other numbers since; of cards without one, by number."""
+    driver may have given them other numbers since; of cards without one, by number. Not what happened before the job
+    and is over."""
     with contextlib.suppress(OSError, ValueError):
         found: Any = json.loads(trust.read(faults, _MAX_BYTES))
         if isinstance(found, dict) and found.get("boot") == process.boot_id():
             by_card, by_uuid = found.get("cards", {}), found.get("uuids", {})
+            over = {text for text, up in found.get("ups", {}).items() if up < job.accepted_up}
             named = {text for texts in by_uuid.values() for text in texts}
             told = []
             for card in job.hardware:
                 uuid, texts = job.card_uuids.get(card, ""), by_card.get(str(card), ())
                 its = [*by_uuid.get(uuid, ()), *(text for text in texts if text not in named)] if uuid else texts
-                told += [f"card {card}: {text}" for text in its]
-            return told + [str(text) for text in found.get("node", ())]
+                told += [f"card {card}: {text}" for text in its if text not in over]
+            return told + [str(text) for text in found.get("node", ()) if text not in over]
     return []

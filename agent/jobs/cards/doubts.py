@@ -24,10 +24,11 @@ class Doubt:
 
 
 def status(conditions: Iterable[Condition], view: View, index: int) -> Status:
-    """The gravest of a card's conditions. A card that does not answer is not OK even before a check finds that out."""
+    """The gravest of a card's conditions. A card that does not answer, or does not tell its health, is not OK even
+    before a check finds that out."""
     mine = view.owners([index])
     statuses = {condition.status for condition in conditions if condition.card in mine}
-    if view.driver is not None or mine & view.sick.keys():
+    if view.driver is not None or mine & view.sick.keys() or any(_unread(view, one) for one in mine):
         statuses.add(Status.UNKNOWN)
     order = (Status.CRITICAL, Status.UNKNOWN, Status.WARN)
     return next((status for status in order if status in statuses), Status.OK)
@@ -43,7 +44,15 @@ def doubts(conditions: Iterable[Condition], view: View) -> Mapping[int, Doubt]:
         sick = view.driver or view.sick.get(index)
         if sick is not None:
             _note(found, index, Doubt(Status.UNKNOWN, f"it does not answer ({sick.trouble}): {sick.text}"))
+        elif why := _unread(view, index):
+            _note(found, index, Doubt(Status.UNKNOWN, f"its health is unknown: {why}"))
     return view.shared(found)
+
+
+def _unread(view: View, index: int) -> str:
+    """Why a card that answers did not tell its health; empty where it did, or has no such thing."""
+    seen = view.health.get(index)
+    return seen.value.untold.get("npu_health", "") if seen is not None else ""
 
 
 def _note(found: dict[int, Doubt], index: int, doubt: Doubt) -> None:

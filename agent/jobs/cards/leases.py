@@ -12,6 +12,7 @@ from muster.agent.jobs.cards import nearness
 from muster.agent.jobs.cards.doubts import Doubt
 from muster.agent.node.conditions import Condition
 from muster.probes.cards.accelerator import SLOT, Card
+from muster.probes.cards.view import identities
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.number_lists import numbers
 from muster.supervisors.model.card_identity import number_now
@@ -67,7 +68,7 @@ class CardLeases:
 
     def _map(self) -> None:
         """Finds out who holds which number now."""
-        shown = {index: card.uuid for index, card in self._found.items()}
+        shown = identities(self._found)
         self._held = {one: number_now(one.number, one.uuid, shown) for one in self._held}
         # If only the number is known, and the card of that number is known to be another job's, it is that job's.
         there = [(one, now) for one, now in self._held.items() if now is not None]
@@ -133,7 +134,7 @@ class CardLeases:
             if spec.card_count > len(mine):
                 raise NoSuchCard(f"{spec.card_count} cards: this node has {have}")
             chosen, why = self._choose(spec.card_count, unfit, doubts), "no better one of its model is free"
-        self.restore(job_id, chosen, {index: self._found[index].uuid for index in chosen})
+        self.restore(job_id, chosen, identities(self._found))
         return Given(self._found[chosen[0]].kind, chosen, (*self._mixed(chosen), *_doubted(chosen, doubts, why)))
 
     @property

@@ -23,6 +23,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.node.health import NodeHealth
 from muster.probes.cards import visible
 from muster.probes.cards.driver import Driver, What
+from muster.probes.cards.view import identities
 from muster.probes.kernel import process
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.number_lists import numbers
@@ -185,6 +186,7 @@ class Leasing:
             parents,
             {index: value for index, value in used.items() if value is not None},
             visible.words(cards, view.cards.values(), view.sick, spec.env),
+            identities({card.index: card for card in (*cards, *parents, *view.cards.values())}),
             bind=self._config().cards.bind_cpus == "affinity",
         )
 

@@ -45,13 +45,14 @@ def on_cards(
     owners: Sequence[Card],
     used: Mapping[int, int],
     visible: Mapping[int, str],
+    uuids: Mapping[int, str],
     *,
     bind: bool,
 ) -> dict[str, Any]:
     """Fields of the records `accepted` and `planned` about the cards of a job, in the order of its ranks. `owners`: of
     cards that are MIG instances; `used`: bytes of their memory in use now, if known; `visible`: what the job's
-    processes call them; `bind`: ranks are bound to the CPUs near their card (a launcher, which has all cards, to the
-    CPUs near any of them)."""
+    processes call them; `uuids`: by which they are known under other numbers; `bind`: ranks are bound to the CPUs near
+    their card (a launcher, which has all cards, to the CPUs near any of them)."""
     real = [card for card in cards if card.kind != SLOT]
     if not real:
         return {}
@@ -65,7 +66,7 @@ def on_cards(
     return {
         "cpus": ["" if numbers >= mine else number_lists.numbers(numbers) for numbers in near],
         "card_nodes": {str(card.index): card.node for card in real if card.node and os.path.exists(card.node)},
-        "card_uuids": {str(card.index): card.uuid for card in (*real, *owners) if card.uuid},
+        "card_uuids": {str(card.index): uuid for card in (*real, *owners) if (uuid := uuids.get(card.index, ""))},
         "card_used": {str(card.index): used[card.index] for card in real if card.index in used},
         **({"card_visible": words} if words else {}),
         **({"card_parents": parents} if parents else {}),

@@ -54,6 +54,7 @@ TABLE: dict[tuple[str, SeenIn], Advice] = {
         "another rank or node failed; no fault of this node is known",
     ),
     ("device", SeenIn.OUTPUT): Advice(_FAIL, "the program failed on a card, and no fault of the card is known"),
+    ("device", SeenIn.CARD): Advice(_HERE, "a fault of a card ended the work on it; a restart may work"),
     ("environment", SeenIn.OUTPUT): Advice(_FAIL, "the program does not match its environment"),
     ("job", SeenIn.LAUNCHER): Advice(_FAIL, "a worker failed by itself, and no fault of the node is known"),
     ("hang", SeenIn.RECORDS): Advice(_HERE, "the job hung, and no fault of the node is known"),

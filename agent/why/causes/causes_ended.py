@@ -7,7 +7,7 @@ from muster.agent.text import ranks, size
 from muster.agent.why import curves
 from muster.agent.why.around import OOM_KILL, SIGNALLED, near
 from muster.agent.why.causes import causes_said, sign_words
-from muster.agent.why.causes.found import CERTAIN, HIGH, LOW, MEDIUM, NONE, Cause, SeenIn, remedy
+from muster.agent.why.causes.found import CERTAIN, HIGH, LOW, MEDIUM, NONE, Cause, SeenIn, remedy, warns
 from muster.agent.why.facts import Facts
 from muster.agent.why.words import of_this_attempt
 from muster.probes.kernel import endings, number_lists
@@ -280,10 +280,16 @@ def unknown(facts: Facts) -> Cause:
         text = f"the cause is unknown: rank {first.rank} ended by itself, and {lost}, which may have shown why"
         step = f"Read what is left: `muster logs {facts.entry.job_id} -r {first.rank} --tail 200`."
         return Cause(text, NONE, "unknown", (step,))
+    # Less than a fault, and yet no card without an error: a person has to judge it.
+    warned = [one for one in facts.happenings if near(one, facts.zero) and one.card is not None and warns(one.code)]
+    reports = f"the node reports {warned[0].text}, which may be why" if warned else ""
+    more = tuple(one.text for one in warned[1:4])
     if facts.job.verdict is not None and not of_this_attempt(facts.job.verdict.last_lines):
-        text = f"the cause is unknown: rank {first.rank} ended by itself and wrote nothing; the node shows no error"
+        text = f"the cause is unknown: rank {first.rank} ended by itself and wrote nothing; "
+        text += reports or "the node shows no error"
         step = "Start it again with more output: a lower log level, `set -x` in a shell script."
-        return Cause(text, NONE, "unknown", (step,))
-    text = f"the cause is unknown: rank {first.rank} ended by itself; neither its output nor the node shows an error"
+        return Cause(text, NONE, "unknown", (step,), evidence=more)
+    text = f"the cause is unknown: rank {first.rank} ended by itself; "
+    text += f"its output shows no error; {reports}" if reports else "neither its output nor the node shows an error"
     step = f"Read its output: `muster logs {facts.entry.job_id} -r {first.rank} --tail 200`."
-    return Cause(text, NONE, "unknown", (step,))
+    return Cause(text, NONE, "unknown", (step,), evidence=more)

@@ -10,6 +10,7 @@ from muster.agent.why import curves
 from muster.agent.why.around import HANG, OOM_KILL, SLOW, Happening, near
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn, remedy
 from muster.agent.why.facts import Facts
+from muster.probes.checks.result import Code
 from muster.supervisors.model.states import Outcome, StopCause
 
 #: Events of the hang rule that may be the reason why a job ended.
@@ -42,6 +43,20 @@ def card_failed(facts: Facts) -> Cause | None:
     evidence = tuple(one.text for one in told if one is not first)[:3]
     text = f"a card of the job failed: {first.text}"
     return Cause(text, sure if own else less, "node", tuple(steps), evidence=evidence, seen=SeenIn.CARD)
+
+
+def card_hit(facts: Facts) -> Cause | None:
+    """A fault of a card of the job that spoils its work and leaves the card usable: the job is to start again."""
+    found = [one for one in facts.happenings if one.code == Code.NPU_FAULT_JOB and near(one, facts.zero)]
+    own = [one for one in found if facts.first is not None and one.card == facts.first.device]
+    told = own or [one for one in found if one.card is not None]
+    if not told:
+        return None
+    first = min(told, key=lambda one: one.at)
+    evidence = tuple(one.text for one in told if one is not first)[:3]
+    text = f"a fault of a card ended the work on it: {first.text}"
+    sure = HIGH if own else MEDIUM
+    return Cause(text, sure, "device", tuple(_remedies(told)), evidence=evidence, seen=SeenIn.CARD)
 
 
 def node_failed(facts: Facts) -> Cause | None:

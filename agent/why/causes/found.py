@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from muster.agent.why.log_signs import Sign
 from muster.probes.checks.codes import UnknownCode, explain
+from muster.probes.checks.result import Status
 from muster.probes.kernel.dataclass import dataclass
 
 CERTAIN, HIGH, MEDIUM, LOW, NONE = "certain", "high", "medium", "low", "none"
@@ -60,6 +61,14 @@ class Cause:
             return self.rank
         own = self.is_root or self.sign.hit.signature.id in _OF_ITSELF
         return self.sign.rank if own and self.confidence != LOW and not self.tied else None
+
+
+def warns(code: str) -> bool:
+    """Whether a finding of this code is more than a piece of information."""
+    try:
+        return explain(code)[1].status in (Status.WARN, Status.CRITICAL)
+    except UnknownCode:
+        return False
 
 
 def remedy(code: str, card: int | None = None) -> str:

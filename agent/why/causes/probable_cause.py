@@ -14,6 +14,8 @@ from muster.agent.why.facts import LIVE_S, Facts, latest
 from muster.supervisors.model import rank_ends
 from muster.supervisors.model.states import State
 
+#: Kinds of errors in a log that a fault of a card during the work can cause as well.
+_FAULT_MAKES = frozenset({"device", "rendezvous", "peer"})
 #: Kinds of errors in a log that a broken card, node or link can cause as well.
 _HARDWARE_MAKES = frozenset({"device", "node", "network", "rendezvous", "peer"})
 
@@ -73,6 +75,10 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
     if card is not None and (said is None or said.kind in _HARDWARE_MAKES or said.confidence == LOW):
         yield card
         card = None
+    hit = causes_hardware.card_hit(facts)
+    if hit is not None and (said is None or said.kind in _FAULT_MAKES or said.confidence == LOW):
+        yield hit
+        hit = None
     if said is not None and said.is_root and said.confidence != LOW:
         yield said
         said = None
@@ -92,6 +98,7 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
         yield said
     yield hang
     yield card
+    yield hit
     yield worker
     yield causes_ended.lost(facts)
     yield causes_ended.by_signal(facts, facts.first)

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from muster.probes.cards.accelerator import Card, DriverError, HbmLife, Health, Holder, Reading, Trouble
 from muster.probes.cards.ascend.ascend_network import Network
-from muster.probes.cards.ascend.ascend_numbers import Seat
+from muster.probes.cards.ascend.ascend_numbers import Seat, by_place
 from muster.probes.cards.ascend.dcmi import ChipFault, Dcmi
-from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD
+from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD, is_lacking
 from muster.probes.cards.ascend.dcmi_layouts import (
     ChipInfo,
     DieId,
@@ -34,6 +34,11 @@ _PARTS = {"aicore": 2, "aicpu": 3, "ctrlcpu": 4, "hbm": 6, "hbm_bandwidth": 10, 
 _DIES = (1, 2, 0)
 #: Types of dcmi_get_device_frequency and dcmi_get_device_ecc_info.
 _AICORE_CLOCK, _HBM = 7, 2
+#: Readings that a check judges by themselves: without an answer it must not say that all is well. The field of Health
+#: of each.
+_JUDGED = {"health": "npu_health", "errors": "npu_errors", "ecc": "ecc_uncorrected", "boot": "npu_boot"}
+#: What the driver writes in the place of a number that it does not have.
+_INVALID = 0xFFFFFFFF
 #: The one port that a card has.
 _PORT = 0
 #: Kinds of way between two cards that are a direct link of the fabric: HCCS, the other die, HCCS with switches, UB.
@@ -53,7 +58,8 @@ class Chip:
         self.logical = logical
         self._dcmi = dcmi
         self._sysfs = sysfs
-        self._untold: set[str] = set()
+        #: What it does not tell for good, and the driver's answer where it would have it ("": it has no such thing).
+        self._untold: dict[str, str] = {}
         self._errors: frozenset[int] | None = None
         self.bus_id = ""
         self._network = Network(index, partial(dcmi.ask_int, "network", seat))
@@ -74,7 +80,7 @@ class Chip:
         asking.done()
         return replace(
             card,
-            uuid=die or bus_id,
+            uuid=die or by_place(bus_id, self.seat),
             model=chip or "",
             memory_bytes=hbm.size * _MIB if hbm and hbm.size else None,
             bus_id=bus_id,
@@ -103,7 +109,7 @@ class Chip:
         return Reading(
             util=util,
             mem_util=bandwidth,
-            mem_used=hbm.used * _MIB if hbm and hbm.size else None,
+            mem_used=hbm.used * _MIB if hbm and hbm.size and hbm.used <= hbm.size else None,
             mem_total=hbm.size * _MIB if hbm and hbm.size else None,
             power_w=power,
         )
@@ -117,13 +123,16 @@ class Chip:
         temperature = asking("temperature", partial(self._dcmi.ask_int, "temperature", self.seat))
         clock = asking("clock", partial(self._dcmi.ask_int, "frequency", self.seat, _AICORE_CLOCK))
         ecc = asking("ecc", self._ecc)
-        hundredths = asking("voltage", partial(self._dcmi.ask_int, "voltage", self.seat), minor=True)
+        hundredths = _positive(asking("voltage", partial(self._dcmi.ask_int, "voltage", self.seat), minor=True))
         boot = asking("boot", partial(self._dcmi.ask_int, "boot", self.seat))
         parts = {part: asking(part, partial(self._share, part)) for part in _PARTS}
         fabric = asking("port", self._port, minor=True)
         ports = asking("ub", self._ports, minor=True) or ()
         asking.done()
         network, link_up = self._network.look()  # last, as it may not return in time
+        untold = {_JUDGED[what]: why for what, why in asking.unread.items() if what in _JUDGED}
+        if network is None and self._network.unread:
+            untold["npu_network"] = self._network.unread
         if errors is not None:
             self._note(frozenset(errors), tell_new_errors)
         if not self.bus_id:  # not described yet
@@ -132,8 +141,8 @@ class Chip:
         return Health(
             temp_c=_degrees(temperature),
             mem_temp_c=_degrees(hbm.temperature) if hbm and hbm.size else None,
-            sm_clock_mhz=clock or None,
-            mem_clock_mhz=(hbm.clock or None) if hbm else None,
+            sm_clock_mhz=_positive(clock),
+            mem_clock_mhz=_positive(hbm.clock) if hbm else None,
             fabric_bytes=fabric,
             pcie_width=link.width,
             pcie_width_max=link.width_max,
@@ -149,9 +158,10 @@ class Chip:
             npu_network=network,
             npu_boot=boot,
             npu_link_up=link_up,
-            npu_voltage=hundredths / 100 if hundredths else None,
+            npu_voltage=None if hundredths is None else hundredths / 100,
             npu_hbm_life=_life(ecc) if ecc else None,
             parts={part: share for part, share in parts.items() if share is not None},
+            untold=untold,
         )
 
     def holders(self) -> list[Holder]:
@@ -180,6 +190,8 @@ class Chip:
     def _ecc(self) -> EccInfo:
         ecc = EccInfo()
         self._dcmi.ask("ecc", self.seat, _HBM, byref(ecc))
+        if _INVALID in (ecc.single, ecc.double):
+            raise DriverError(Trouble.FAILED, f"the driver counts {_INVALID:#x} errors")
         return ecc
 
     def _chip_info(self) -> str:
@@ -224,28 +236,37 @@ class _Asking:
     """One round of questions to a chip. A card that is lost, or is none, ends it; whatever else goes wrong is None for
     that question alone, unless every one goes so."""
 
-    def __init__(self, untold: set[str]) -> None:
+    def __init__(self, untold: dict[str, str]) -> None:
         self._untold = untold
+        #: What the chip has and did not tell, with the driver's answer.
+        self.unread: dict[str, str] = {}
         self._failed: DriverError | None = None
         self._told = False
 
     def __call__(self, what: str, ask: Callable[[], T], *, minor: bool = False) -> T | None:
         """`minor`: a missing part of the chip (its port, its label) says nothing about the chip."""
-        if what in self._untold:
+        if (refused := self._untold.get(what)) is not None:
+            self._note(what, refused)
             return None
         try:
             answer = ask()
         except DriverError as trouble:
+            refused = "" if is_lacking(trouble) else str(trouble)
             if trouble.trouble is Trouble.NOT_TOLD:
                 if trouble.number in FOR_GOOD:
-                    self._untold.add(what)
+                    self._untold[what] = refused
             elif trouble.trouble is Trouble.FAILED or minor:
                 self._failed = self._failed or trouble
             else:
                 raise
+            self._note(what, refused)
             return None
         self._told = True
         return answer
+
+    def _note(self, what: str, refused: str) -> None:
+        if refused:
+            self.unread[what] = refused
 
     def done(self) -> None:
         """Raises DriverError if the driver reported nothing, and not because the chip has no such readings."""
@@ -259,6 +280,10 @@ def _life(ecc: EccInfo) -> HbmLife:
 
 def _percent(value: int) -> float | None:
     return float(value) if 0 <= value <= 100 else None
+
+
+def _positive(value: int | None) -> int | None:
+    return value if value is not None and 0 < value != _INVALID else None
 
 
 def _degrees(value: int | None) -> float | None:

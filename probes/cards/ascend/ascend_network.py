@@ -11,7 +11,7 @@ from collections.abc import Callable
 from muster.probes.cards.accelerator import DriverError, Trouble
 from muster.probes.cards.ascend import npu_smi
 from muster.probes.cards.ascend.ascend_program import find, run
-from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD
+from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD, is_lacking
 
 #: Folders of hccn_tool, over those of PATH.
 _FOLDERS = "/usr/local/Ascend/driver/tools"
@@ -39,8 +39,10 @@ class Network:
         self._health: int | None = None
         self._health_at: float | None = None
         self._quick = True
-        #: The card has no such thing: there is nothing to wait for.
+        #: It is not told for good: there is nothing to wait for.
         self._untold = False
+        #: Why the last call told nothing; empty where it did, and of a card that has no such thing.
+        self._refused = ""
         self._link: bool | None = None
         self._link_at: float | None = None
 
@@ -64,8 +66,18 @@ class Network:
         limit_s = WAIT_S if wait_s is None else wait_s
         if not self._answered.wait(limit_s if self._quick else 0):
             self._quick = False
-        fresh = self._health_at is not None and time.monotonic() - self._health_at < _SERVES_S
-        return self._health if fresh else None, self._link if not self.link_due(3) else None
+        return self._health if self._fresh() else None, self._link if not self.link_due(3) else None
+
+    @property
+    def unread(self) -> str:
+        """Why the last look had no health, of a card that has such a thing: the driver's answer, or that there is none
+        yet; else empty."""
+        if self._refused or self._untold or self._fresh():
+            return self._refused
+        return "dcmi_get_device_network_health has not answered"
+
+    def _fresh(self) -> bool:
+        return self._health_at is not None and time.monotonic() - self._health_at < _SERVES_S
 
     def link_due(self, turns: int = 1) -> bool:
         """Whether the port was not asked for, or not within so many turns."""
@@ -74,9 +86,11 @@ class Network:
     def _ask(self) -> None:
         began = time.monotonic()
         try:
-            self._health = None if self._untold else self._ask_health()
+            if not self._untold:
+                self._health, self._refused = self._ask_health(), ""
         except DriverError as trouble:
             self._health = None
+            self._refused = "" if is_lacking(trouble) else str(trouble)
             self._untold = trouble.trouble is Trouble.NOT_TOLD and trouble.number in FOR_GOOD
         finally:
             self._health_at = time.monotonic()

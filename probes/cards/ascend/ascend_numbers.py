@@ -100,6 +100,12 @@ def places(
     return {seat: ChipPlace(found[seat].index, rank, found[seat].node) for rank, seat in enumerate(order)}
 
 
+def by_place(bus_id: str, seat: Seat) -> str:
+    """What a chip goes by that tells no die: its place on the bus, which it may have in common with the other chip of
+    its board (Atlas 300I Duo). "" without a place."""
+    return f"{bus_id}/{seat[1]}" if bus_id and len(seat) > 1 and seat[1] else bus_id
+
+
 def _matched(sure: Mapping[Seat, int], nodes: Mapping[int, int]) -> dict[Seat, int]:
     """The node of each chip by its name, or by its minor number where a container renamed it."""
     by_minor = {minor: node for node, minor in nodes.items()}

@@ -29,6 +29,7 @@ from muster.probes.cards.ascend.ascend_numbers import ChipIdentity, ChipPlace, S
 from muster.probes.kernel import pci
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.known_names import device_node
+from muster.probes.kernel.process import pids_are_the_kernels
 
 #: Folders of npu-smi, over those of PATH; those of the libraries that it needs, over those of LD_LIBRARY_PATH.
 _FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
@@ -89,11 +90,16 @@ def run(path: str, *args: str, limit_s: float = _LIMIT_S) -> str:
     if late.is_set() and ended.returncode < 0:
         raise DriverError(Trouble.HANG, f"{name} did not end within {limit_s:g} s", of_driver=True)
     if ended.returncode:
-        lines = f"{output}\n{ended.stderr.decode(errors='replace')}".split("\n")
-        said = "; ".join([" ".join(line.split()) for line in lines if line.strip()][:_LINES]) or "no message"
-        text = f"{name} ended with {ended.returncode}: {said[:200]}"
+        said = _quoted(f"{output}\n{ended.stderr.decode(errors='replace')}")
+        text = f"{name} ended with {ended.returncode}: {said}"
         raise DriverError(Trouble.FAILED, text, ended.returncode, of_driver=True)
     return output
+
+
+def _quoted(output: str) -> str:
+    """The first lines of what a program printed, in one."""
+    lines = [" ".join(line.split()) for line in output.split("\n") if line.strip()]
+    return "; ".join(lines[:_LINES])[:200] or "no message"
 
 
 def _before(first: str, then: str) -> str:
@@ -175,10 +181,11 @@ class NpuSmi:
         if row is None:
             return Card(number, ASCEND, node=node, numbers=numbers)
         board = row.seat[0]
+        own_place = self._told.info is not None and self._told.info.own_places
         return Card(
             number,
             ASCEND,
-            uuid=row.bus_id,
+            uuid=row.bus_id if own_place else ascend_numbers.by_place(row.bus_id, row.seat),
             model=row.name if row.name.startswith("Ascend") or not row.name else f"Ascend {row.name}",
             memory_bytes=row.total * _MIB if row.total else None,
             bus_id=row.bus_id,
@@ -203,6 +210,9 @@ class NpuSmi:
     def health(self, index: int) -> Health:
         """As `read`, and rarely two runs for the card's board alone."""
         row = self._row(index)
+        if row.absent:
+            text = f"npu-smi reports its health as {row.health}: it is absent, or has not started"
+            raise DriverError(Trouble.LOST, text)
         parts, clock = self._detailed(row.seat)
         link = pci.link(row.bus_id)
         return Health(
@@ -212,17 +222,25 @@ class NpuSmi:
             pcie_width_max=link.width_max,
             pcie_gen=link.gen,
             pcie_gen_max=link.gen_max,
-            npu_health=npu_smi.HEALTH.get(row.health),
+            npu_health=row.level,
             parts=parts,
             partial=True,
+            untold={} if row.level is not None else {"npu_health": f"npu-smi reports it as {row.health or 'nothing'}"},
         )
 
     def holders(self, index: int) -> list[Holder]:
-        seat = self._row(index).seat
+        seat, processes = self._row(index).seat, self._info().processes
+        if processes is None:
+            raise DriverError(Trouble.NOT_TOLD, "npu-smi prints no table of processes here")
+        # The first column has the host's numbers, which name nothing, or another process, in a container.
+        own = not pids_are_the_kernels()
         return [
-            Holder(process.pid, None if process.memory is None else process.memory * _MIB)
-            for process in self._info().processes
-            if process.seat == seat
+            Holder(
+                one.inside if own and one.inside is not None else one.pid,
+                None if one.memory is None else one.memory * _MIB,
+            )
+            for one in processes
+            if one.seat == seat
         ]
 
     def wait_events(self, timeout_s: float) -> list[CardEvent]:
@@ -232,10 +250,12 @@ class NpuSmi:
         seat = next((seat for seat, place in self._places.items() if place.index == index), None)
         if seat is None:
             raise DriverError(Trouble.ABSENT, f"npu-smi lists no card {index}")
-        rows = self._info().rows
-        row = next((row for row in rows if row.seat == seat), None)
+        info = self._info()
+        row = next((row for row in info.rows if row.seat == seat), None)
+        if row is None and info.cut:
+            raise DriverError(Trouble.NOT_TOLD, f"the table of npu-smi is cut off; cards in it: {len(info.rows)}")
         if row is None:
-            raise DriverError(Trouble.LOST, f"not among the cards that npu-smi lists ({len(rows)})")
+            raise DriverError(Trouble.LOST, f"not among the cards that npu-smi lists ({len(info.rows)})")
         return row
 
     def _info(self) -> npu_smi.Info:
@@ -247,7 +267,10 @@ class NpuSmi:
                 began = time.monotonic()
                 told = _LastAnswer()
                 try:
-                    told.info = npu_smi.info(run(self._path, "info"))
+                    output = run(self._path, "info")
+                    told.info = npu_smi.info(output)
+                    if told.info is None:
+                        told.trouble = self._no_table(output)
                 except DriverError as trouble:
                     told.trouble = trouble
                 ended = time.monotonic()
@@ -258,9 +281,14 @@ class NpuSmi:
             self._lock.release()
         if told.trouble is not None:  # one of its own for each card: they are raised in several threads
             raise DriverError(told.trouble.trouble, str(told.trouble), told.trouble.number, of_driver=True)
-        if told.info is None:
-            raise DriverError(Trouble.NOT_TOLD, f"{self._path} info: its table was not understood", of_driver=True)
+        assert told.info is not None, "without it there is a trouble"
         return told.info
+
+    def _no_table(self, output: str) -> DriverError:
+        code = npu_smi.failure(output)
+        if code is not None:
+            return DriverError(Trouble.FAILED, f"{self._path} info fails: {_quoted(output)}", code)
+        return DriverError(Trouble.NOT_TOLD, f"{self._path} info: its table was not understood: {_quoted(output)}")
 
     def _detailed(self, seat: npu_smi.Seat) -> _Details:
         board, chip = seat

@@ -251,10 +251,10 @@ class Dcmi:
         return value
 
     def errors(self, seat: Seat) -> tuple[int, ...]:
-        """Codes of what is wrong now, each once."""
+        """Codes of what is wrong now, each once; 0 is none."""
         count, codes = c_int(), (c_uint * _ERRORS)()
         self.ask("errors", seat, byref(count), codes, c_uint(_ERRORS))
-        return tuple(dict.fromkeys(codes[: _clamp(count.value, _ERRORS)]))
+        return tuple(dict.fromkeys(code for code in codes[: _clamp(count.value, _ERRORS)] if code))
 
     def error_text(self, seat: Seat, code: int) -> str:
         """What the driver says of an error code, "" where it says nothing."""

@@ -14,7 +14,7 @@ _CODES = {
     -8009: "the driver refused the call",
     -8010: "no message could be sent to the card",
     -8011: "no message came from the card",
-    -8012: "not ready, as a card that dropped off the bus: reset it, or reboot",
+    -8012: "not ready, as a card that dropped off the bus: reboot, or power cycle the node",
     -8013: "not available in a container",
     -8014: "a file could not be read or written",
     -8015: "its reset failed",
@@ -23,9 +23,10 @@ _CODES = {
     -8255: "not supported",
 }
 UNSUPPORTED = -8255
-#: Answers that stay what they are as long as the driver does: no permission, not in a container, not supported; and 0,
-#: a function that the library lacks.
-FOR_GOOD = frozenset({-8002, -8013, UNSUPPORTED, 0})
+#: Answers that mean that there is nothing of the kind to tell: not supported; and 0, a function that the library lacks.
+_LACKING = frozenset({UNSUPPORTED, 0})
+#: Answers that stay what they are as long as the driver does: these, no permission, and not in a container.
+FOR_GOOD = _LACKING | {-8002, -8013}
 _TROUBLES = {
     -8002: Trouble.NOT_TOLD,
     -8003: Trouble.NOT_TOLD,
@@ -35,6 +36,11 @@ _TROUBLES = {
     -8013: Trouble.NOT_TOLD,
     -8255: Trouble.NOT_TOLD,
 }
+
+
+def is_lacking(trouble: DriverError) -> bool:
+    """Whether the card, or the library, has nothing of the kind that was asked for."""
+    return trouble.trouble is Trouble.NOT_TOLD and trouble.number in _LACKING
 
 
 def error(function: str, code: int) -> DriverError:

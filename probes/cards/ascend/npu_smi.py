@@ -9,8 +9,12 @@ from collections.abc import Mapping
 
 from muster.probes.kernel.dataclass import dataclass
 
-#: Words of the column Health, as the numbers of DCMI.
-HEALTH = {"OK": 0, "Warning": 1, "Alarm": 2, "Critical": 3}
+#: Words of the column Health, as the numbers of DCMI; and the word for a card that is absent, or has not started
+#: (Huawei's npu-smi reference, 24.1), for which DCMI has 0xFFFFFFFF.
+_HEALTH = {"OK": 0, "WARNING": 1, "ALARM": 2, "CRITICAL": 3}
+_ABSENT = "UNKNOWN"
+#: How npu-smi says that the library below it failed; it may end with 0 all the same.
+_FAILED = re.compile(r"\bret is (-[0-9]{4,5})\b")
 #: Names of `npu-smi info -t usages`, by the names of Health.parts.
 _PARTS = {
     "Aicore Usage Rate(%)": "aicore",
@@ -46,23 +50,39 @@ class NpuSmiRow:
     used: int | None
     total: int | None
 
+    @property
+    def level(self) -> int | None:
+        """The health as DCMI counts it; None for a word that muster does not know."""
+        return _HEALTH.get(self.health.upper())
+
+    @property
+    def absent(self) -> bool:
+        """Whether the card is in the table and not there, or has not started."""
+        return self.health.upper() == _ABSENT
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process in the same table. Memory in MiB."""
+    """A process in the same table. Memory in MiB. `pid` is the host's, `inside` the one in the process' own container
+    (from 26.0 on; None: not told, or in none)."""
 
     seat: Seat
     pid: int
     memory: int | None
+    inside: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """All that `npu-smi info` prints."""
+    """All that `npu-smi info` prints. `processes` None: it has no table of them (310B, and before 23.0). `cut`: it ends
+    between the two lines of a chip, so chips may be missing. `own_places`: each chip has a place of its own on the PCI
+    bus (910_93); those of a 310P board with two chips have one together."""
 
     version: str
     rows: tuple[NpuSmiRow, ...]
-    processes: tuple[Running, ...]
+    processes: tuple[Running, ...] | None
+    cut: bool = False
+    own_places: bool = False
 
 
 def info(text: str) -> Info | None:
@@ -71,8 +91,9 @@ def info(text: str) -> Info | None:
     Each chip has two lines. The first has board and name, the second the chip's place and (910_93) physical number;
     Ascend 950 has one chip to a board, and a column more.
     """
-    version, rows, processes = "", [], []
-    section = ""
+    version, section, own_places = "", "", False
+    rows: list[NpuSmiRow] = []
+    processes: list[Running] | None = None
     first: list[str] | None = None
     for line in text.splitlines():
         if not line.startswith("|"):
@@ -82,15 +103,28 @@ def info(text: str) -> Info | None:
             version = match[1]
         elif cells[0].startswith("NPU") and len(cells) > 2:
             section, first = ("processes" if "Process id" in line else "chips"), None
-        elif section == "chips" and len(cells) > 2 and not cells[0].startswith("Chip"):
-            if not _BUS.fullmatch(cells[-2]):
+            processes = [] if section == "processes" else processes
+        elif section == "chips" and cells[0].startswith("Chip"):
+            own_places = "Phy-ID" in cells[0]
+        elif section == "chips" and len(cells) > 2:
+            # A chip's first line has its health there, which may be "NA", too.
+            if first is None or not _BUS.fullmatch(cells[-2]):
                 first = cells
-            elif first is not None and (row := _row(first, cells)):
+            elif row := _row(first, cells):
                 rows.append(row)
                 first = None
-        elif section == "processes" and (process := _process(cells)):
+        elif processes is not None and (process := _process(cells)):
             processes.append(process)
-    return Info(version, tuple(rows), tuple(processes)) if section else None
+    if not section:
+        return None
+    cut = section == "chips" and first is not None
+    return Info(version, tuple(rows), None if processes is None else tuple(processes), cut, own_places)
+
+
+def failure(text: str) -> int | None:
+    """DCMI's return code in what npu-smi prints in the place of a table; None where it names none."""
+    match = _FAILED.search(text)
+    return None if match is None else int(match[1])
 
 
 def _row(first: list[str], second: list[str]) -> NpuSmiRow | None:
@@ -129,7 +163,7 @@ def _process(cells: list[str]) -> Running | None:
         return None
     board, chip = place[0], place[1] if len(place) > 1 else 0
     assert board is not None and chip is not None
-    return Running((board, chip), pid, _natural(cells[3]))
+    return Running((board, chip), pid, _natural(cells[3]), _natural(cells[4]) if len(cells) > 4 else None)
 
 
 @dataclass(frozen=True, slots=True)

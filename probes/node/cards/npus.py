@@ -25,6 +25,7 @@ ERRORS = NodeCheck(
         Code.NPU_FAULT_REPEATED,
         Code.NPU_ERROR_CODES,
         Code.NPU_FAULT_EVENT,
+        Code.NPU_FAULT_JOB,
         Code.NPU_FAULT_NOTE,
     ),
     of_cards=True,
@@ -37,15 +38,22 @@ NETWORK = NodeCheck(
     of_cards=True,
 )
 
+#: Fields of Health that the driver failed to tell, in words.
+_UNREAD = {
+    "npu_health": "its health is unknown",
+    "npu_boot": "its boot status is unknown",
+    "npu_errors": "its error codes are unknown",
+    "npu_network": "the health of its network port is unknown",
+}
 #: Of what npu-smi's table does not have.
 UNASKED = "npu-smi does not report it: give musterd the driver's libdcmi.so"
 
 
 def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
     """Alarms, and whether the card has started."""
+    found = _unread(say, health, "npu_health", "npu_boot")
     if health.npu_health is None and health.npu_boot is None:
-        return [say.off("its driver does not report it")]
-    found = []
+        return found or [say.off("its driver does not report it")]
     if health.npu_health:
         word = accelerator.ALARMS.get(health.npu_health)
         several = "s" if len(health.npu_errors or ()) > 1 else ""
@@ -56,7 +64,9 @@ def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
         else:
             code = Code.NPU_ALARM if health.npu_health == 1 else Code.NPU_UNHEALTHY
             found.append(say.found(code, f"it has a {word} alarm", observed, "health 0"))
-    waiting = health.npu_boot is not None and health.npu_boot != BOOTED
+    if health.npu_boot is None:
+        return found or [say.ok("no alarm", f"health {health.npu_health}")]
+    waiting = health.npu_boot != BOOTED
     streak = look.memory.streaks.note((ALARMS.item, facts.index), waiting, look.now, ALARMS.interval_s / 2)
     if waiting:
         reason, wanted = f"it has not started (boot status {health.npu_boot})", look.settings.looks_in_a_row
@@ -81,6 +91,8 @@ def errors(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
 
 def _present(say: About, health: Health, look: Look) -> list[CheckResult]:
     if health.npu_errors is None:
+        if unread := _unread(say, health, "npu_errors"):
+            return unread
         return [say.not_told(UNASKED) if health.partial else say.off("its driver does not report error codes")]
     if not health.npu_errors:
         return [say.ok("no error codes")]
@@ -95,6 +107,9 @@ def _present(say: About, health: Health, look: Look) -> list[CheckResult]:
 def network(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
     """CRITICAL for a port that was up; WARN for a port that never was: it may have no cable."""
     s = look.settings
+    unread = _unread(say, health, "npu_network")
+    if unread and health.npu_link_up is not False:
+        return unread
     if health.npu_network is None and health.npu_link_up is None:
         return [say.not_told(UNASKED) if health.partial else say.off("its driver reports no network port")]
     bad = health.npu_link_up is False or (health.npu_network is not None and health.npu_network not in NETWORK_GOOD)
@@ -112,6 +127,11 @@ def network(say: About, facts: CardFacts, health: Health, look: Look) -> list[Ch
         return [say.found(Code.NODE_PENDING, pending, observed, threshold)]
     status = None if key in look.memory.once else Status.WARN
     return [say.found(Code.NPU_NETWORK_DOWN, reason, observed, threshold, status=status)]
+
+
+def _unread(say: About, health: Health, *names: str) -> list[CheckResult]:
+    """Which of these readings the card has and did not tell this time, with the driver's answer."""
+    return [say.not_told(f"{_UNREAD[name]}: {health.untold[name]}") for name in names if name in health.untold]
 
 
 _NEEDS = frozenset({What.HEALTH})

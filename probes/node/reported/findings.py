@@ -121,8 +121,10 @@ class Findings:
             code = self._xid_code(told, text, card)
             text = text or xids.name(told.number)
         elif told.item == NPU and told.number is not None:
-            code = npu_codes.code_of([told.number], self._settings(), Code.NPU_FAULT_EVENT)
-            text = text or f"error code {npu_codes.named([told.number], self._settings())}"
+            code = npu_codes.code_of_event(told.number, self._settings())
+            # What it asks for stands behind the number alone, and an operator looks that up.
+            named = f"error code {npu_codes.named([told.number], self._settings())}"
+            text = f"{named}: {text}" if text else named
         elif not text:
             text = f"error code {told.number:#x}" if told.number is not None else str(code)
         row = EXPLANATIONS[code]

@@ -64,6 +64,12 @@ def code_of(codes: Iterable[int], settings: NodeSettings, otherwise: Code) -> Co
     return Code.NPU_FAULT_RESET if worst is FaultLevel.RESET else otherwise
 
 
+def code_of_event(code: int, settings: NodeSettings) -> Code:
+    """The code for a fault that came up now, whether or not it stays."""
+    ends_job = level_of(code, settings) is FaultLevel.JOB
+    return code_of([code], settings, Code.NPU_FAULT_JOB if ends_job else Code.NPU_FAULT_EVENT)
+
+
 def named(codes: Collection[int], settings: NodeSettings) -> str:
     """0x80E18402 (replace it) 0x80E21007 (for information): the gravest first."""
     levels = sorted(((level_of(code, settings), code) for code in codes), key=lambda pair: (-pair[0], pair[1]))

@@ -307,5 +307,5 @@ def test_error_codes_of_an_ascend_card(start):
         return told
 
     item, device, code, _, number = eventually(raised, message="the driver's fault")[0]
-    assert (item, device, code, int(number)) == ("npu-errors", "card 2", Code.NPU_FAULT_EVENT, 0x80CB8009)
+    assert (item, device, code, int(number)) == ("npu-errors", "card 2", Code.NPU_FAULT_JOB, 0x80CB8009)
     assert looking.findings("npu-errors") == [("card 2", Code.NPU_ERROR_CODES, WARN)]

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from muster.agent.jobs.cards.doubts import doubts, status
 from muster.agent.node.conditions import Condition
-from muster.probes.cards.accelerator import Card, Trouble
-from muster.probes.cards.driver import Sick, View
+from muster.probes.cards.accelerator import Card, Health, Trouble
+from muster.probes.cards.driver import Seen, Sick, View
 from muster.probes.checks.result import Status
 
 VIEW = View("nvidia", "570", {i: Card(i, "nvidia") for i in range(4)})
@@ -30,6 +30,14 @@ def test_a_card_that_does_not_answer_is_doubtful_before_a_check_says_so():
     assert {index: doubt.status for index, doubt in found.items()} == {1: Status.WARN, 2: Status.UNKNOWN}
     assert found[1].grade < found[2].grade
     assert "12 s" in found[2].text
+
+
+def test_a_card_that_answers_and_does_not_tell_its_health_is_doubtful():
+    mute = Seen(1.0, Health(untold={"npu_health": "dcmi_get_device_health gives -8005"}))
+    shown = replace(VIEW, health={2: mute, 3: Seen(1.0, Health(npu_health=0))})
+    found = doubts([HOT], shown)
+    assert found.keys() == {1, 2} and found[2].status is Status.UNKNOWN and "-8005" in found[2].text
+    assert [status([], shown, index) for index in (2, 3)] == [Status.UNKNOWN, Status.OK]
 
 
 def test_a_driver_that_does_not_answer_casts_doubt_on_each_card():

@@ -269,3 +269,16 @@ def test_a_uuid_of_several_cards_says_nothing():
     assert cards.lease("c", wants(1), {}).devices == [2]
     cards.release("a")
     assert cards.held("b") == [1]
+
+
+def test_a_job_on_one_of_two_cards_with_one_uuid_does_not_get_the_other_once_its_own_is_gone():
+    """Virtual NPUs tell the number of their chip's die."""
+    cards, both = CardLeases(), counted("same", "same")
+    cards.refresh(both)
+    assert cards.lease("a", wants(1), {}).devices == [0] and cards.lease("b", wants(1), {}).devices == [1]
+    cards.refresh({0: both[0]})
+    assert {lease.card.index: lease.job_id for lease in cards.all()} == {0: "a", 1: "b"}
+    cards.release("a")
+    assert cards.lease("c", wants(1), {}).devices == [0], "job b is on card 1"
+    cards.refresh(both)
+    assert cards.held("b") == [1]

@@ -449,6 +449,15 @@ async def test_names_of_npu_exporter(tmp_path: Path):
     assert not [name for name, _ in found if name.startswith("DCGM")]
 
 
+@pytest.mark.parametrize("uuid", ["0000:01:00.0", "0000:01:00.0/1"])
+async def test_a_place_on_the_bus_is_no_number_of_a_die(tmp_path: Path, uuid: str):
+    parts = Parts(view=view(gpu(0, kind=ASCEND, uuid=uuid, bus_id="0000:01:00.0")))
+    parts.set_metrics(npu_names=True)
+    found = await shown(tmp_path, parts)
+    (labels,) = [dict(labels) for name, labels in found if name == "npu_chip_info_name"]
+    assert (labels["vdie_id"], labels["pcie_bus_info"]) == ("", "0000:01:00.0")
+
+
 # --- what is counted --------------------------------------------------------------------------------------------------
 
 

@@ -159,6 +159,7 @@ async def test_supervisors_find_what_is_grave_and_nothing_else(tmp_path: Path):
     assert found["cards"].keys() == {"3", "5"}
     event, condition = found["cards"]["3"]  # what a condition says as well is said once
     assert event.startswith("Xid 48 (GPU_XID_RESET) at ")
+    assert found["ups"] == {event: 100.0}, "by which a supervisor knows what was over before its job"
     assert condition.startswith("it is gone (GPU_LOST) since ")
     assert found["cards"]["5"][0].endswith("(injected for a drill)")
     (node,) = found["node"]

@@ -50,6 +50,24 @@ def test_a_fault_of_a_card_wins_over_an_error_that_it_makes() -> None:
     assert advice(known) == TABLE["node", SeenIn.CARD]
 
 
+def test_a_job_whose_card_had_a_fault_of_the_moment_starts_again() -> None:
+    """Not "the job failed by itself, and no fault is known": the driver said that the job must restart."""
+    fault = happening(
+        "node.event", "card 0: error code 0x80E01801 (the job must restart)", card=0, code="NPU_FAULT_JOB"
+    )
+    known = facts(*FAILED, happenings=(fault,), verdict=EARLY)
+    assert "0x80E01801" in causes(known)[0].text and advice(known) == TABLE["device", SeenIn.CARD]
+    assert advice(known).action == Recommendation.HERE
+    # What the program says of such a fault, and of a peer that had one, is its consequence; an error of its own is not.
+    known = facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(fault,), verdict=EARLY)
+    assert advice(known) == TABLE["device", SeenIn.CARD]
+    known = facts(*FAILED, signs=(sign("python-import"),), happenings=(fault,), verdict=EARLY)
+    assert advice(known).action == Recommendation.FAIL
+    # A card that must get no job does not get this one.
+    known = facts(*FAILED, happenings=(fault, XID), verdict=EARLY)
+    assert advice(known) == TABLE["node", SeenIn.CARD]
+
+
 def test_it_is_that_of_the_rank_that_is_the_cause() -> None:
     """Not of the one that the supervisor saw end first."""
     ranks = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.SIGNALLED, killed=signal.SIGKILL)

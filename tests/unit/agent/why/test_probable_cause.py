@@ -466,6 +466,18 @@ def test_the_lack_of_any_fact_is_reported() -> None:
     assert "the cause is unknown" in cause.text and "muster logs j -r 0" in cause.steps[0]
 
 
+@pytest.mark.parametrize("lines", [(), ("[muster: attempt 1 begins]", "step 17")])
+def test_what_a_card_warned_of_is_reported_where_no_fact_explains_the_end(lines: tuple[str, ...]) -> None:
+    warned = happening("node.event", "card 0: error code 0x8C104E00 (WARN)", card=0, code="NPU_FAULT_EVENT")
+    noted = happening("node.event", "card 0: error code 0x80E00209 (OK)", 2.0, card=0, code="NPU_FAULT_NOTE")
+    verdict = Verdict(1, "", 0, lines)
+    (cause,) = causes(facts(*FAILED, happenings=(noted, warned), verdict=verdict))
+    assert "the cause is unknown" in cause.text and "card 0: error code 0x8C104E00 (WARN), which may be" in cause.text
+    assert "node shows" not in cause.text
+    (cause,) = causes(facts(*FAILED, happenings=(noted,), verdict=verdict))
+    assert "0x80E00209" not in cause.text and "node shows" in cause.text
+
+
 @pytest.mark.parametrize("lines", [(), ("of the attempt before", "[muster: attempt 1 begins]")])
 def test_a_log_without_a_line_is_not_said_to_be_worth_reading(lines: tuple[str, ...]) -> None:
     (cause,) = causes(facts(*FAILED, verdict=Verdict(1, "", 0, lines)))

@@ -133,6 +133,15 @@ def test_a_card_without_a_die_goes_by_its_place_on_the_bus(make):
     assert backend.describe(opened(backend).cards()[0]).uuid == cards[0].bus_id == "0000:10:00.0"
 
 
+def test_chips_of_a_board_in_one_place_on_the_bus_are_two(make):
+    """An Atlas 300I Duo: each chip would follow the other's job, history and faults."""
+    cards, backend = make(2, "Ascend910", without=("dcmi_get_device_die_v2",))
+    cards[1].bus_id = cards[0].bus_id
+    told = [card for card, _ in described(opened(backend))]
+    assert [card.uuid for card in told] == [cards[0].bus_id, f"{cards[0].bus_id}/1"]
+    assert {card.bus_id for card in told} == {cards[0].bus_id}
+
+
 # --- readings ---------------------------------------------------------------------------------------------------------
 
 
@@ -235,6 +244,47 @@ def test_health(make):
         "overall": 95.0,
     }
     assert backend.health(0).npu_health == 0 and backend.health(0).npu_errors == ()
+
+
+def test_numbers_that_cannot_be_are_none(make):
+    cards, backend = make(1)
+    backend.open()
+    card = cards[0]
+    card.dram_uncorrected = 0xFFFFFFFF
+    card.raw.sm_clock_mhz, card.mem_reserved = 0xFFFFFFFF, 1 << 48
+    card.temp_c = -300
+    card.error(0)
+    health = backend.health(0)
+    assert (health.ecc_uncorrected, health.sm_clock_mhz, health.temp_c, health.npu_errors) == (None, None, None, ())
+    assert "0xffffffff errors" in health.untold["ecc_uncorrected"]
+    assert backend.read(0).mem_used is None and backend.read(0).mem_total == card.mem_total
+
+
+JUDGED = {
+    "npu_health": "dcmi_get_device_health",
+    "npu_errors": "dcmi_get_device_errorcode_v2",
+    "ecc_uncorrected": "dcmi_get_device_ecc_info",
+    "npu_boot": "dcmi_get_device_boot_status",
+    "npu_network": "dcmi_get_device_network_health",
+}
+
+
+@pytest.mark.parametrize("code", [-8005, -8006, -8002, -8013])
+@pytest.mark.parametrize("what", JUDGED)
+def test_what_a_card_has_and_does_not_tell_is_untold(make, what, code):
+    cards, backend = make(1)
+    backend.open()
+    cards[0].fail(JUDGED[what], code)
+    for _ in range(2):
+        assert {name: f"{code}" in why for name, why in backend.health(0).untold.items()} == {what: True}
+
+
+@pytest.mark.parametrize("what", JUDGED)
+def test_what_a_card_does_not_have_is_not_untold(make, what):
+    cards, backend = make(1)
+    backend.open()
+    cards[0].fail(JUDGED[what], -8255)
+    assert backend.health(0).untold == {}
 
 
 def test_ports_of_the_next_generation(make):
@@ -535,6 +585,7 @@ def test_a_network_that_does_not_answer_takes_no_card_down(make, monkeypatch):
     cards[0].hang("dcmi_get_device_network_health")
     health = backend.health(0)
     assert health.npu_network is None and health.npu_health == 0
+    assert "has not answered" in health.untold["npu_network"]
     threads = threading.active_count()
     assert backend.health(0).npu_network is None
     assert threading.active_count() <= threads  # one that hangs is enough
@@ -814,7 +865,12 @@ def test_neither_a_mapping_nor_a_table_with_cards(smi):
             r"ended with 87: DrvMngGetConsoleLogLevel failed; dcmi module initialize failed\. ret is -8005$",
         ),
         ("exit 1", Trouble.FAILED, "ended with 1: no message"),
-        ("echo other; exit 0", Trouble.NOT_TOLD, "its table was not understood"),
+        ("echo other; exit 0", Trouble.NOT_TOLD, "its table was not understood: other"),
+        (
+            "echo DrvMngGetConsoleLogLevel failed; echo 'dcmi module initialize failed. ret is -8005'",
+            Trouble.FAILED,
+            r"info fails: DrvMngGetConsoleLogLevel failed; dcmi module initialize failed\. ret is -8005$",
+        ),
         ("kill -9 $$", Trouble.FAILED, "ended with -9"),
     ],
 )
@@ -825,6 +881,67 @@ def test_an_npu_smi_in_trouble(smi, does, trouble, words):
     backend = opened(smi())
     smi(info=does)
     eventually(lambda: raised(backend) is trouble, LONG)  # once what it told before is old
+
+
+DUO = (
+    "| npu-smi 25.2.0                                   Version: 25.2.0                                       |\\n"
+    "| NPU     Name                  | Health          | Power(W)     Temp(C)           Hugepages-Usage(page) |\\n"
+    "| Chip    Device                | Bus-Id          | AICore(%%)    Memory-Usage(MB)                        |\\n"
+    "| 2       310P3                 | OK              | NA           51                0     / 0             |\\n"
+    "| 0       0                     | 0000:01:00.0    | 0            1529 / 44280                            |\\n"
+    "| 2       310P3                 | OK              | NA           49                0     / 0             |\\n"
+    "| 1       1                     | 0000:01:00.0    | 7            1411 / 43693                            |\\n"
+)
+
+
+def test_chips_in_one_place_on_the_bus_are_two_for_npu_smi_as_well(smi):
+    backend = opened(smi(m=NO_MAPPING, info=f"printf '{DUO}'"))
+    assert [(card.uuid, card.bus_id, card.memory_bytes) for card in backend.cards()] == [
+        ("0000:01:00.0", "0000:01:00.0", 44280 * MIB),
+        ("0000:01:00.0/1", "0000:01:00.0", 43693 * MIB),
+    ]
+
+
+@pytest.mark.parametrize("word", ["UNKNOWN", "Unknown"])
+def test_a_card_that_npu_smi_calls_unknown_is_lost(smi, word):
+    backend = opened(smi(info=f"printf '{TABLE}{SECOND}{PROCESSES}' | sed s/Alarm/{word}/"))
+    assert backend.health(0).npu_health == 0
+    with pytest.raises(DriverError, match="absent, or has not started") as caught:
+        backend.health(1)
+    assert caught.value.trouble is Trouble.LOST and not caught.value.of_driver
+
+
+@pytest.mark.parametrize("word", ["NA", "Degraded"])
+def test_a_health_that_npu_smi_has_other_words_for_is_unread(smi, word):
+    health = opened(smi(info=f"printf '{TABLE}{SECOND}' | sed s/Alarm/{word}/")).health(1)
+    assert health.npu_health is None and health.untold == {"npu_health": f"npu-smi reports it as {word}"}
+
+
+def test_a_table_without_processes_tells_nothing_of_them(smi):
+    backend = opened(smi(info=f"printf '{TABLE}{SECOND}'"))
+    with pytest.raises(DriverError, match="no table of processes") as caught:
+        backend.holders(0)
+    assert caught.value.trouble is Trouble.NOT_TOLD
+
+
+@pytest.mark.parametrize(("host", "pids"), [(True, [48988, 48989]), (False, [77, 48989])])
+def test_processes_have_the_numbers_that_they_have_here(smi, monkeypatch, host, pids):
+    monkeypatch.setattr(ascend_program, "pids_are_the_kernels", lambda: host)
+    table = (
+        "| NPU     Chip  | Process id    | Process name | Process memory(MB) | Process id in container |\\n"
+        "| 7       0     | 48988         | python       | 13330              | 77                      |\\n"
+        "| 7       0     | 48989         | python       | 13331              | NA                      |\\n"
+    )
+    backend = opened(smi(info=f"printf '{TABLE}{SECOND}{table}'"))
+    assert backend.holders(1) == [Holder(pids[0], 13330 * MIB), Holder(pids[1], 13331 * MIB)]
+
+
+def test_a_card_behind_the_end_of_a_torn_table_is_not_lost(smi):
+    backend = opened(smi(info=f"printf '{TABLE}{SECOND}' | head -6"))
+    assert backend.read(0).util == 97.0
+    with pytest.raises(DriverError, match="cut off; cards in it: 1") as caught:
+        backend.read(1)
+    assert caught.value.trouble is Trouble.NOT_TOLD
 
 
 def raised(backend):

@@ -334,9 +334,11 @@ async def test_a_card_that_does_not_tell_its_holders_is_not_sick(make, backend):
     await driver.open()
     untold = DriverError(Trouble.NOT_TOLD, "not supported", 3)
     backend.says |= {("holders", 0): untold, ("holders", 1): LOST, ("read", 2): untold}
+    # Nor is a card whose list alone fails: a container may not be allowed to see it.
+    backend.says["holders", 3] = DriverError(Trouble.FAILED, "internal error", -8005)
     await driver.refresh(What.READINGS)
     view = await driver.refresh(What.HOLDERS)
-    assert set(view.holders) == {2, 3}
+    assert set(view.holders) == {2}
     assert {i: sick.trouble for i, sick in view.sick.items()} == {1: Trouble.LOST, 2: Trouble.NOT_TOLD}
 
 

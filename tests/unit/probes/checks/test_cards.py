@@ -251,6 +251,19 @@ async def test_a_driver_that_takes_longer_than_there_is_time_is_unknown(make):
     assert (await check(CardsWanted(count=2), driver)).status is Status.OK
 
 
+async def test_a_card_that_hangs_hides_no_alarm_of_another(make):
+    release = threading.Event()
+    backend = Cards(3, "ascend")
+    backend.told |= {1: release, ("health", 2): Health(npu_health=3)}
+    try:
+        found = await check(CardsWanted(count=3), make(backend, deadline_s=2.0), deadline_s=2.0)
+    finally:
+        release.set()
+    assert (found.status, found.code) == (Status.CRITICAL, Code.CARDS_UNHEALTHY)
+    assert found.reason == "card 2: health 3 (critical alarm): `npu-smi info` shows more; card 1: no answer within 2 s"
+    assert "0 GPU-0, health 0 (OK)" in found.observed
+
+
 async def test_no_thread_to_be_had_says_nothing_against_a_card(make, monkeypatch):
 
     def refuse(self):
@@ -269,6 +282,11 @@ async def test_no_thread_to_be_had_says_nothing_against_a_card(make, monkeypatch
         (Health(npu_health=2), Code.CARDS_UNHEALTHY, "card 1: health 2 (major alarm)"),
         (Health(npu_health=3), Code.CARDS_UNHEALTHY, "card 1: health 3 (critical alarm)"),
         (Health(), Code.CARDS_OK, "1 GPU-1"),
+        (
+            Health(untold={"npu_health": "gives -8005"}),
+            Code.CARDS_NOT_TOLD,
+            "card 1: its health is unknown: gives -8005",
+        ),
         (DriverError(Trouble.LOST, "not ready", -8012), Code.CARDS_NO_ANSWER, "card 1: not ready"),
         (DriverError(Trouble.NOT_TOLD, "no permission", -8002), Code.CARDS_NOT_TOLD, "card 1: no permission"),
     ],

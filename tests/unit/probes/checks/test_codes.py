@@ -74,3 +74,9 @@ def test_every_code_belongs_to_a_check():
     of_daemon = {Code.SUPERVISOR_CRASHING, Code.DAEMON_DEGRADED, Code.OUTPUT_LOST, Code.PRIVATE_TMP_LEFT}
     assert of_node | of_start | of_work | common | of_daemon == set(Code)
     assert not of_node & of_start and not of_work & (of_node | of_start)
+
+
+@pytest.mark.parametrize("code", [Code.GPU_LOST, Code.NPU_LOST])
+def test_the_remedy_for_a_lost_card_is_no_reset_that_muster_refuses(code):
+    """`muster node reset` of such a card is refused without --force: only a reboot, or a power cycle, helps."""
+    assert "`muster node reset CARD`" not in EXPLANATIONS[code].remedy

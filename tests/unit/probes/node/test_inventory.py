@@ -124,6 +124,16 @@ def test_cards_of_a_board_that_share_its_serial_number_are_distinguished():
     assert codes(known(board), [board[0], gpu(1, uuid="GPU-new", serial="BOARD")]) == {("card 1", Code.CARD_REPLACED)}
 
 
+def test_of_two_chips_in_one_place_the_missing_one_is_the_one_whose_number_is_missing():
+    place = "0000:01:00.0"
+    chips = [gpu(i, uuid=uuid, bus_id=place) for i, uuid in enumerate((place, f"{place}/1"))]
+    found = known(chips).compare(chips[1:], "nvidia", {})
+    assert [was.index for was in found.missing] == [0]
+    # A driver that tells dies from now on has the same cards.
+    told = [replace(card, uuid=f"DIE-{card.index}") for card in chips]
+    assert codes(known(chips), told) == set()
+
+
 def test_a_card_that_does_not_say_who_it_is_is_not_missing():
     mute = Card(3, NVIDIA)
     found = known().compare([*(c for c in eight() if c.index != 3), mute], "nvidia", {})

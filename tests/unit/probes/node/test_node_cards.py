@@ -11,6 +11,7 @@ from muster.probes.node.cards import card_health, fabric_service, leftovers, lin
 from muster.probes.node.cards.leftovers import CardHolder
 from muster.probes.node.memory import Memory
 from muster.probes.node.node_check import about
+from muster.probes.node.results import still
 from tests.unit.node_looks import FINE, NPU_FINE, busy, gpu, look, npu, sick, view
 
 MIB = 1 << 20
@@ -658,6 +659,52 @@ async def test_what_npu_smi_does_not_tell_is_unknown():
     for item in ("npu-errors", "npu-network", "ecc"):
         (found,) = await judged(item, view([npu(0)], {0: partial}))
         assert (found.code, found.status) == (Code.NODE_NOT_TOLD, Status.UNKNOWN), item
+
+
+@pytest.mark.parametrize(
+    ("item", "name", "missing", "before"),
+    [
+        ("npu-health", "npu_health", {"npu_health": None}, Code.NPU_UNHEALTHY),
+        ("npu-health", "npu_boot", {"npu_boot": None}, Code.NPU_NOT_BOOTED),
+        ("npu-errors", "npu_errors", {"npu_errors": None}, Code.NPU_FAULT_ISOLATE),
+        ("npu-network", "npu_network", {"npu_network": None}, Code.NPU_NETWORK_DOWN),
+        (
+            "ecc",
+            "ecc_uncorrected",
+            {"ecc_on": None, "ecc_corrected": None, "ecc_uncorrected": None, "dram_corrected": None},
+            Code.NPU_ECC_UNCORRECTED,
+        ),
+    ],
+)
+async def test_a_call_that_fails_is_unknown_and_ends_no_condition(item, name, missing, before):
+    found = await of_npu(item, untold={name: "dcmi_get_x gives -8005"}, **missing)
+    assert codes(found) == [Code.NODE_NOT_TOLD] and "gives -8005" in found[0].reason
+    assert still(item, "card 0", before, found) is None
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code"),
+    [
+        (Trouble.FAILED, Code.NPU_FAULT_ISOLATE),
+        (Trouble.NOT_TOLD, Code.NPU_FAULT_ISOLATE),
+        (Trouble.LOST, Code.NODE_NOT_TOLD),
+        (Trouble.HANG, Code.NODE_NOT_TOLD),
+    ],
+)
+async def test_what_a_card_reports_counts_although_another_call_fails(trouble, code):
+    healthy = view([npu(0)], {0: replace(NPU_FINE, npu_errors=(0x80E18402,))})
+    shown = replace(healthy, sick={0: sick(trouble)})
+    assert codes(await judged("npu-errors", shown)) == [code]
+
+
+async def test_a_port_that_is_down_is_found_whatever_its_health_is():
+    memory = Memory()
+    for number in range(3):
+        at = number * 60.0
+        found = await of_npu(
+            "npu-network", memory, at, npu_network=None, npu_link_up=False, untold={"npu_network": "gives -8005"}
+        )
+    assert codes(found) == [Code.NPU_NETWORK_DOWN]
 
 
 async def test_error_codes_of_ones_own_go_before_musters():

@@ -358,21 +358,31 @@ def test_events_of_drivers():
         "driver",
         1234.5,
     )
-    assert (second.item, second.code, second.number) == ("npu-errors", Code.NPU_FAULT_EVENT, 0x80CB8009)
+    assert (second.item, second.code, second.number) == ("npu-errors", Code.NPU_FAULT_JOB, 0x80CB8009)
     assert second.device == "card 5" and second.condition is None
 
 
 def test_fault_events_of_ascend_cards_by_what_they_ask_for():
-    codes = (0x80C78008, 0x80E18402, 0x81078603)
+    codes = (0x80C78008, 0x80E18402, 0x81078603, 0x80E01801, 0x8C104E00, 0x12345678)
     found = findings(npu_ignore="80E18402").of_events(
         [event(code, 5, kind=ASCEND) for code in codes], now=100.0, at=1234.5
     )
-    assert [f.code for f in found] == [Code.NPU_FAULT_RESET, Code.NPU_FAULT_NOTE, Code.NPU_FAULT_NOTE]
+    notes, others = [Code.NPU_FAULT_NOTE] * 2, [Code.NPU_FAULT_EVENT] * 2
+    assert [f.code for f in found] == [Code.NPU_FAULT_RESET, *notes, Code.NPU_FAULT_JOB, *others]
     condition = found[0].condition
     assert condition is not None and condition.status is Status.CRITICAL and condition.item == "npu-errors"
     assert found[1].condition is None and found[1].status is Status.OK
     (stranger,) = findings().of_events([CardEvent(ASCEND, 0x80C78008, None)], now=100.0, at=1234.5)
     assert stranger.condition is not None and stranger.condition.status is Status.WARN
+
+
+def test_a_fault_event_says_its_number_and_what_it_asks_for():
+    """The remedy sends an operator to both, whatever words the driver has."""
+    told = [CardEvent(ASCEND, 0x80E18402, 5, "", text) for text in ("critical: HBM rows", "")]
+    first, second = (findings().of_events([one], now=100.0, at=1234.5)[0] for one in told)
+    assert first.text == "error code 0x80E18402 (replace it): critical: HBM rows"
+    assert second.text == "error code 0x80E18402 (replace it)"
+    assert first.condition is not None and first.condition.reason == first.text
 
 
 def test_the_codes_of_ascend_chips():

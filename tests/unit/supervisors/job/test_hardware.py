@@ -67,6 +67,19 @@ def test_what_was_wrong_in_another_boot_is_no_fault(faults):
     assert hardware.fault(job(), faults(boot="another", node=["a disk is lost"])) == ""
 
 
+def test_what_happened_before_the_job_and_is_over_is_no_fault_of_its(faults):
+    path = faults(
+        node=["a disk was lost at 1", "a disk is lost since 1"],
+        cards={"0": ["Xid 48 at 2", "Xid 79 since 1", "Xid 48 at 9"]},
+        ups={"a disk was lost at 1": 100.0, "Xid 48 at 2": 200.0, "Xid 48 at 9": 900.0},
+    )
+    mine = job()
+    mine.accepted_up = 500.0
+    assert hardware.fault(mine, path) == "card 0: Xid 79 since 1; card 0: Xid 48 at 9; a disk is lost since 1"
+    mine.accepted_up = 150.0
+    assert "card 0: Xid 48 at 2" in hardware.fault(mine, path)
+
+
 def test_a_fault_is_known_by_the_uuid_of_its_card(faults):
     """The driver has counted anew: the job's card 1 is 0 now, and its card 0 is not there."""
     path = faults(
