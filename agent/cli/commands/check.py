@@ -229,6 +229,9 @@ def _list(settings: "Config", as_json: bool) -> None:
 async def _checked(settings: "Config", asked: _Asked, say: Callable[[str], None]) -> "list[CheckResult]":
     """All of them side by side, with the driver open for as long as that takes, and the active tests after them. `say`
     takes how far they are. Raises UnknownItem, and CommandFailed for a file of limits that cannot be used."""
+    import contextlib
+    import faulthandler
+
     import anyio
 
     from muster.agent.node import all_checks
@@ -237,6 +240,9 @@ async def _checked(settings: "Config", asked: _Asked, say: Callable[[str], None]
     from muster.probes.checks import precheck
     from muster.probes.node import node_checks
 
+    with contextlib.suppress(RuntimeError, OSError):  # stderr is closed
+        # A driver's library (NVML, DCMI) that crashes ends this process: its stack names the call.
+        faulthandler.enable(all_threads=False)
     deadline_s = min(settings.cards.driver_deadline_s, settings.checks.deadline_s)
     driver = Driver(lambda: DriverSettings(deadline_s, settings.cards.slots))
     looker = node_checks.Looker(lambda: settings.health, driver, inventory=asked.inventory)

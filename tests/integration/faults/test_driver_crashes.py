@@ -52,6 +52,15 @@ def test_a_driver_that_crashes_the_daemon_twice_is_left_alone_and_jobs_can_be_st
     assert daemon.process is not None and daemon.process.poll() is None
 
 
+def test_a_check_that_a_driver_crashes_names_the_call(make_daemon: Callable[..., Daemon], cards: FakeCards) -> None:
+    daemon = make_daemon("", cards.env)
+    daemon.kill()
+    cards[1].crash("nvmlDeviceGetUUID")
+    checked = daemon.cli("check")
+    assert checked.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in checked.stderr and "in nvmlDeviceGetUUID" in checked.stderr
+
+
 def test_the_driver_is_opened_again_when_the_pause_is_over(
     make_daemon: Callable[..., Daemon], cards: FakeCards
 ) -> None:
