@@ -7,6 +7,9 @@ This module imports gRPC: import it inside commands only.
 import time
 from collections.abc import Mapping
 
+import anyio
+import anyio.to_thread
+
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.calls import connect
 from muster.agent.cli.exits import CommandFailed, NoDaemon, Why
@@ -24,19 +27,22 @@ class CardJobs:
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        self._asking = anyio.Lock()
         self._until = 0.0
         #: Why cards are taken, by UUID where it is known, else by number; of all cards, where nobody can say.
         self._taken: Mapping[str | int, str] = {}
         self._trouble = ""
 
     async def taken(self, card: Card) -> str:
-        """Why a card is not to be tested; empty: it may be. Blocks for a moment."""
-        if time.monotonic() >= self._until:
-            self._ask()
-            self._until = time.monotonic() + _KEPT_S
+        """Why a card is not to be tested; empty: it may be."""
+        async with self._asking:  # the cards are tested side by side
+            if time.monotonic() >= self._until:
+                await anyio.to_thread.run_sync(self._ask)
+                self._until = time.monotonic() + _KEPT_S
         return self._trouble or self._taken.get(card.uuid or card.index, "")
 
     def _ask(self) -> None:
+        """Blocks, for _ANSWER_S at most."""
         try:
             with connect(self._address) as connection:
                 node = connection.call(connection.nodes.GetNode, node_pb2.GetNodeRequest(), timeout=_ANSWER_S).node
