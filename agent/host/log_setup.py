@@ -26,6 +26,7 @@ _TIME = structlog.processors.TimeStamper(fmt="iso", utc=True)
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 STDERR = 2
+_GRPC = "grpc._cython.cygrpc"
 #: Bytes of lines that wait for the thread, at most.
 MAX_WAITING = 4 << 20
 #: Seconds after which a line that is being written counts as stuck; and that the last lines have when the daemon ends.
@@ -175,4 +176,9 @@ def _to_journal(*_: object) -> systemd.Journal:
 class _Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         logger = structlog.get_logger(record.name)
+        if record.name == _GRPC and record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError":
+            # A client went away while its answer was on its way, and gRPC heard of the answer's failure before it heard
+            # of the client's end: the other way round, it says nothing.
+            logger.debug("call.unanswered", why="the client has gone away", call=record.getMessage())
+            return
         logger.log(record.levelno, record.getMessage(), exc_info=record.exc_info)
