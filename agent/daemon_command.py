@@ -90,10 +90,11 @@ def command(
     for fd in (owner_fd, claim_fd):  # held until our end (agent/ending.py, cli/client/log_claim.py)
         if fd is not None:
             os.set_inheritable(fd, False)
-    begun = _begin(places, owner_fd) if owner_fd is not None else None
-    with late_import.without(*_UNWANTED):
+    with late_import.without(*_UNWANTED), late_import.without_openssl():
+        begun = _begin(places, owner_fd) if owner_fd is not None else None
         import structlog  # noqa: F401  (before anybody else does)
-    from muster.agent import daemon_start
+
+        from muster.agent import daemon_start
 
     # Who brings a daemon of their own has run all this already.
     trusted = trust_environment or owner_fd is not None

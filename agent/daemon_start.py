@@ -128,7 +128,10 @@ def _serve(root: Root, settings: LiveConfig, owner_fd: int | None, begun: Begun 
     prefer_session(os.getpriority(os.PRIO_PROCESS, 0))
     heap.keep_one()
     begun = begun or nursery_start.begin_early(root, owner_fd)  # beside our imports, which take longer than its own
-    with late_import.noted(*_UNUSED):
+    with late_import.noted(*_UNUSED), late_import.without_openssl():
+        import uvloop  # noqa: F401
+        from anyio import connect_unix  # noqa: F401
+
         from muster.agent import wiring
 
     heap.collect()

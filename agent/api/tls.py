@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import ssl
 import stat
 import time
 from contextlib import suppress
@@ -81,6 +80,8 @@ class Credentials:
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         """Raises OSError, also if certificate and key do not match, as while an operator replaces them."""
+        import ssl  # only here: most daemons listen on sockets of the node alone
+
         chain, key, authority = self._certificate.read_bytes(), self._secret(), self._authority.read_bytes()
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")

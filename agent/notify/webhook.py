@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import os
 import socket
-import ssl
 import stat
 import threading
 import time
@@ -26,6 +25,7 @@ from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.rules.notify_rules import MAX_SECRET, shown, webhook_problem
 
 if TYPE_CHECKING:
+    import ssl
     from http.client import HTTPConnection
 
 #: Status codes that refuse the notification itself: a retry would get the same answer.
@@ -105,7 +105,9 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _trusted(ca_file: str) -> ssl.SSLContext:
+def _trusted(ca_file: str) -> "ssl.SSLContext":
+    import ssl  # only here: a daemon without webhooks does not need it
+
     try:
         return ssl.create_default_context(cafile=ca_file or None)
     except OSError as error:

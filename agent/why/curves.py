@@ -1,7 +1,6 @@
 """What a job's cards and processes did in the minutes before its end, from the history."""
 
 import math
-import statistics
 import time
 from collections.abc import Sequence
 
@@ -109,7 +108,7 @@ def _mean(step: Step | None, metric: int) -> float | None:
 def last(values: Sequence[float | None]) -> float | None:
     """The mean of the last readings; None if there are none."""
     told = [value for value in values if value is not None][-LAST:]
-    return statistics.fmean(told) if told else None
+    return math.fsum(told) / len(told) if told else None
 
 
 def peak(values: Sequence[float | None]) -> float | None:

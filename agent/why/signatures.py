@@ -16,7 +16,8 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from muster.agent.why.signature_patterns import BadPattern, Pattern, compiled
+from muster.agent.why import signature_patterns
+from muster.agent.why.signature_patterns import BadPattern, Pattern
 from muster.probes.kernel.dataclass import dataclass
 
 #: Limits of the operator's files, and of all signatures together.
@@ -137,7 +138,7 @@ class Scan:
 @functools.cache
 def builtin() -> Table:
     """The table that muster ships. Raises ValueError if it is invalid, which is a bug."""
-    found, problems = _rows(_BUILTIN.read_bytes(), _BUILTIN.name)
+    found, problems = _rows(_BUILTIN.read_bytes(), _BUILTIN.name, proven=True)
     if problems:
         raise ValueError("; ".join(problems))
     return Table(tuple(found.values()))
@@ -195,7 +196,9 @@ def _files(folder: Path | None, problems: list[str]) -> list[Path]:
     return found[:MAX_FILES]
 
 
-def _rows(data: bytes, name: str) -> tuple[dict[str, tuple[Signature, tuple[Pattern, ...]]], list[str]]:
+def _rows(
+    data: bytes, name: str, *, proven: bool = False
+) -> tuple[dict[str, tuple[Signature, tuple[Pattern, ...]]], list[str]]:
     """The valid signatures of a file by id, and what is wrong with the others."""
     try:
         text = data.decode()
@@ -214,7 +217,7 @@ def _rows(data: bytes, name: str) -> tuple[dict[str, tuple[Signature, tuple[Patt
         try:
             signature = _signature(table)
             title = f"{name}: {signature.id}"
-            patterns = tuple(_pattern(source) for source in signature.match)
+            patterns = tuple(_pattern(source, proven) for source in signature.match)
             if signature.id in found:
                 raise ValueError("the file has two signatures with this id")
         except ValueError as error:  # msgspec's own is one
@@ -239,9 +242,9 @@ def _signature(table: dict[str, object]) -> Signature:
     return msgspec.convert(table, Signature)
 
 
-def _pattern(source: str) -> Pattern:
+def _pattern(source: str, proven: bool) -> Pattern:
     try:
-        return compiled(source)
+        return signature_patterns.read(source, proven=proven)
     except BadPattern as error:
         raise ValueError(f"match {source!r} {error}") from None
 

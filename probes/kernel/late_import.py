@@ -47,6 +47,35 @@ def without(*names: str) -> Iterator[None]:
             sys.modules.pop(name, None)
 
 
+@contextmanager
+def without_openssl() -> Iterator[None]:
+    """Within the `with`, nothing that is imported loads OpenSSL, which costs a process 3 MB.
+
+    For one that makes no TLS connections with asyncio, uvloop or anyio: these read names of `ssl` as they are imported,
+    and keep classes that nobody uses. hashlib and hmac take Python's own functions, which have the same names. Behind
+    the `with` an import of `ssl` gives the module itself.
+    """
+    stands_in = {} if "ssl" in sys.modules else {"ssl": _StandIn("ssl")}
+    sys.modules.update(stands_in)
+    try:
+        with without("_hashlib"):
+            yield
+    finally:
+        for name in stands_in:
+            sys.modules.pop(name, None)
+
+
+class _StandIn(ModuleType):
+    """For a module of which only the names are read: one in capitals is -1, each other one an exception."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found: Any = -1 if name.isupper() else type(name, (Exception,), {})
+        setattr(self, name, found)
+        return found
+
+
 class _Finder:
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names

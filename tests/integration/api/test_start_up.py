@@ -23,6 +23,7 @@ LATER = {
     *("rich.console", "psutil", "google.protobuf.text_format", "google.protobuf.json_format", "http.client"),
     *("muster.agent.why.facts", "muster.agent.why.report", "muster.agent.api.report_json", "muster.probes.hang.rule"),
     *("muster.probes.library", "muster.probes.stacks.taking", "muster.supervisors.job.supervisor"),
+    *("ssl", "_ssl"),
 }
 #: Modules of muster that this daemon imports before it listens.
 DAEMON = 410

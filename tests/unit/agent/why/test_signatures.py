@@ -9,7 +9,7 @@ import pytest
 
 from muster.agent.why import signatures
 from muster.agent.why.causes.sign_words import VAGUE
-from muster.agent.why.signature_patterns import MAX_WAYS, BadPattern, compiled
+from muster.agent.why.signature_patterns import MAX_WAYS, BadPattern, read
 from muster.agent.why.signatures import Hit, Scan
 
 #: What torch_npu raises when a stream fails, and the line that it writes then.
@@ -952,7 +952,7 @@ def test_a_pattern_that_could_take_long_is_none(pattern: str, why: str) -> None:
     with pytest.raises(
         BadPattern, match=why.replace("(", "\\(").replace(")", "\\)").replace(".", "\\.").replace("?", "\\?")
     ):
-        compiled(pattern)
+        read(pattern)
 
 
 @pytest.mark.parametrize(
@@ -968,9 +968,9 @@ def test_a_pattern_that_could_take_long_is_none(pattern: str, why: str) -> None:
 def test_the_dialect(pattern: str, literal: str, line: str) -> None:
     if len(literal) < 4:
         with pytest.raises(BadPattern):
-            compiled(pattern)
+            read(pattern)
         return
-    made = compiled(pattern)
+    made = read(pattern)
     assert made.literal == literal
     assert made.regex.search(line)
 
@@ -978,7 +978,7 @@ def test_the_dialect(pattern: str, literal: str, line: str) -> None:
 def test_the_patterns_of_the_table_are_cheap() -> None:
     for _, patterns in signatures.builtin().rows:
         for pattern in patterns:
-            assert compiled(pattern.source).literal in pattern.source.replace("\\", "")
+            assert read(pattern.source).literal in pattern.source.replace("\\", "")
     assert MAX_WAYS <= 5000
 
 
