@@ -1,14 +1,14 @@
 """Turns the output of several ranks into one stream: whole lines, each with its origin."""
 
-import re
-from collections.abc import Callable, Iterator
-from itertools import compress
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from muster.agent.logs.line_filter import MAX_LINE, LineMatch
 from muster.agent.text import rfc3339
 from muster.probes.kernel.dataclass import dataclass
 
-#: A line that is longer (no newline in sight) is passed on in pieces of about this many bytes.
-MAX_LINE = 65536
+if TYPE_CHECKING:
+    from muster.agent.logs.pieces.piece_search import Found
 
 Write = Callable[[bytes], None]
 
@@ -57,21 +57,13 @@ class LabelledLines:
         label: bool,
         timestamps: bool = False,
         several: bool = True,
-        grep: "re.Pattern[str] | None" = None,
-        lines: Callable[[bytes], bytes] | None = None,
+        grep: LineMatch | None = None,
     ) -> None:
-        """`lines`: of whole lines all that match `grep`, and few others."""
         self._write = write
         self.label = label
         self._timestamps = timestamps
         self._several = several
         self._grep = grep
-        self._few = lines
-        #: Whether each of these matches; ignoring case, only those of a block without text beyond ASCII.
-        self._exact = lines is not None and grep is not None and _is_word(grep)
-        self._ignore_case = grep is not None and bool(grep.flags & re.IGNORECASE)
-        #: Whether most lines matched where they were looked at last.
-        self._dense = False
         self._held: dict[str, _Held] = {}
 
     def feed(self, source: str, data: bytes, time: float) -> None:
@@ -89,6 +81,20 @@ class LabelledLines:
             self._piece(source, held)
         if held.data or held.shown is not None:
             self._held[source] = held
+
+    def joins(self, source: str, size: int) -> bool:
+        """Whether so many more bytes, which end the line of a source, are not passed on in pieces."""
+        return self.held(source) + size <= MAX_LINE
+
+    def feed_found(self, source: str, found: "Found", time: float) -> None:
+        """As `feed`, of output that was searched for lines that match `grep`, and of which `joins` says so."""
+        head, lines, tail = found
+        held = self._held.pop(source, None) or _Held(since=time)
+        self._line(source, held, head)
+        for data in lines:
+            self._show(source, data, time)
+        if tail:
+            self._held[source] = _Held(tail, time)
 
     def held(self, source: str) -> int:
         """Bytes of a source that were not passed on yet."""
@@ -120,7 +126,7 @@ class LabelledLines:
         """Passes on a piece of a line that continues."""
         begins = held.shown is None
         if held.shown is None:
-            held.shown = self._wanted(held.data)
+            held.shown = self._grep is None or self._grep.wanted(held.data)
         if held.shown:
             prefix = self._prefix(source, held.since) if begins or self._several else b""
             self._write(prefix + held.data + (b"\n" if self._several else b""))
@@ -129,63 +135,16 @@ class LabelledLines:
     def _lines(self, source: str, data: bytes, time: float) -> None:
         """Whole lines."""
         if self._grep is not None:
-            data = self._matching(data)
+            data = self._grep.lines(data, 0, len(data))
+        self._show(source, data, time)
+
+    def _show(self, source: str, data: bytes, time: float) -> None:
+        """Whole lines that match."""
         if data:
             prefix = self._prefix(source, time)
             self._write(prefix + data[:-1].replace(b"\n", b"\n" + prefix) + b"\n" if prefix else data)
-
-    def _matching(self, data: bytes) -> bytes:
-        """Those of whole lines that match."""
-        exact = self._exact and (not self._ignore_case or data.isascii())
-        # Where most lines match, to look first for those that may saves nothing.
-        if self._few is not None and (exact or not self._dense):
-            data = self._few(data)
-        pieces = whole_lines(data, 0, len(data), MAX_LINE)
-        return b"".join([self._matching_piece(data[begin:end], exact) for begin, end in pieces])
-
-    def _matching_piece(self, data: bytes, exact: bool) -> bytes:
-        """Of whole lines with no more than MAX_LINE bytes together, or of a longer one; `exact`: each matches."""
-        assert self._grep is not None
-        if len(data) > MAX_LINE:
-            return data if self._wanted(data[:-1]) else b""
-        if exact:
-            return data
-        ascii_only = data.isascii()
-        texts = whole = data[:-1].decode("utf-8", "replace").split("\n")
-        if b"\r" in data:
-            texts = [text.rstrip("\r") for text in whole]
-        found = [bool(match) for match in map(self._grep.search, texts)]
-        few = sum(found)
-        self._dense = few * 2 > len(texts)
-        if few == len(texts):
-            return data
-        if ascii_only:
-            return "".join([f"{line}\n" for line in compress(whole, found)]).encode()
-        return b"".join([line + b"\n" for line in compress(data.split(b"\n"), found)])
-
-    def _wanted(self, line: bytes) -> bool:
-        # Decoded, so a dot matches a character; bytes that are not UTF-8 match no literal pattern.
-        return self._grep is None or bool(self._grep.search(line[:MAX_LINE].rstrip(b"\r").decode("utf-8", "replace")))
 
     def _prefix(self, source: str, time: float) -> bytes:
         label = f"[{source}] " if self.label else ""
         stamp = (rfc3339(time) if time else "-".ljust(24)) + " " if self._timestamps else ""
         return (label + stamp).encode()
-
-
-def _is_word(pattern: "re.Pattern[str]") -> bool:
-    """Whether it matches what contains it, and nothing else."""
-    if pattern.flags & re.IGNORECASE and not pattern.pattern.isascii():
-        return False
-    return not (pattern.flags & re.VERBOSE or re.search(r"[\\.^$*+?{}\[\]|()\r\n\ufffd]", pattern.pattern))
-
-
-def whole_lines(data: bytes, start: int, stop: int, most: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of pieces of [start, stop), which begins with a line: whole lines of at most `most` bytes together,
-    or one that is longer."""
-    while start < stop:
-        end = data.rfind(b"\n", start, min(start + most, stop)) + 1
-        if not end:
-            end = data.find(b"\n", start, stop) + 1 or stop
-        yield start, end
-        start = end

@@ -1,14 +1,17 @@
-"""Which lines of a block of output contain certain bytes.
+"""Which lines of a block of output contain certain bytes, or match a regular expression.
+
+A process that searches for a command imports this module and little else, so it imports none of ours.
 
 The daemon searches for bytes only, never for patterns: whatever a caller asks for, a search takes time in proportion to
 the output, nearly all of it in `bytes.find`, and no thread holds the interpreter for longer than one block takes.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import compress
 
-from muster.agent.logs.labels import whole_lines
-
+#: A line that is longer (no newline in sight) is passed on in pieces of about this many bytes.
+MAX_LINE = 65536
 #: Most alternatives, and of each: most parts, and most bytes in all of them.
 MOST_ALTERNATIVES, MOST_PARTS, MOST_BYTES = 16, 16, 1024
 #: So many lines with a hit, one per KiB or more: now it is quicker to look at each line.
@@ -31,7 +34,7 @@ class LineFilter:
     def __init__(self, any_of: Sequence[_Parts], *, ignore_case: bool = False) -> None:
         """`any_of`: at least one, each with at least one part; no part is empty. `ignore_case`: of ASCII letters; in a
         block with text beyond ASCII more lines are found than contain the parts, never fewer."""
-        self._ignore_case = ignore_case
+        self.any_of, self.ignore_case = any_of, ignore_case
         self._any_of = [tuple(part.lower() for part in parts) for parts in any_of] if ignore_case else list(any_of)
         #: For a block with text beyond ASCII, ignoring case.
         self._loose = [
@@ -49,7 +52,7 @@ class LineFilter:
 
     def view(self, data: bytes, end: int) -> "FilteredBlock":
         """Of the whole lines in `data[:end]`."""
-        if not self._ignore_case:
+        if not self.ignore_case:
             return FilteredBlock(self, data, data, end, self._any_of)
         return FilteredBlock(self, data, data.lower(), end, self._any_of if data.isascii() else self._loose)
 
@@ -144,3 +147,72 @@ class FilteredBlock:
             (key,) = self._at
             self._in_vain[key] = self._in_vain.get(key, 0) + 1
         return False
+
+
+class LineMatch:
+    """Lines that match a regular expression. For one thread."""
+
+    def __init__(self, pattern: "re.Pattern[str]", lines: LineFilter | None = None) -> None:
+        """`lines`: lets all lines through that match, and few others."""
+        self.pattern, self.filter = pattern, lines
+        #: Whether each of these matches; ignoring case, only those of a block without text beyond ASCII.
+        self._exact = lines is not None and _is_word(pattern)
+        self._ignore_case = bool(pattern.flags & re.IGNORECASE)
+        #: Whether most lines matched where they were looked at last.
+        self._dense = False
+
+    def lines(self, data: bytes, start: int, stop: int) -> bytes:
+        """Those of the whole lines in [start, stop) that match; of one over MAX_LINE the first MAX_LINE bytes do."""
+        exact = self._exact and (not self._ignore_case or data.isascii())
+        # Where most lines match, to look first for those that may saves nothing.
+        if self.filter is not None and (exact or not self._dense):
+            data = self.filter.view(data, stop).lines(start, stop)
+            start, stop = 0, len(data)
+            if not data:
+                return data
+        pieces = list(whole_lines(data, start, stop, MAX_LINE))
+        if exact and all(end - begin <= MAX_LINE for begin, end in pieces):
+            return data[start:stop]
+        return b"".join([self._of_piece(data[begin:end], exact) for begin, end in pieces])
+
+    def wanted(self, line: bytes) -> bool:
+        """Whether a line, or its beginning, matches."""
+        # Decoded, so a dot matches a character; bytes that are not UTF-8 match no literal pattern.
+        return bool(self.pattern.search(line[:MAX_LINE].rstrip(b"\r").decode("utf-8", "replace")))
+
+    def _of_piece(self, data: bytes, exact: bool) -> bytes:
+        """Of whole lines with no more than MAX_LINE bytes together, or of a longer one; `exact`: each matches."""
+        if len(data) > MAX_LINE:
+            return data if self.wanted(data[:-1]) else b""
+        if exact:
+            return data
+        ascii_only = data.isascii()
+        texts = whole = data[:-1].decode("utf-8", "replace").split("\n")
+        if b"\r" in data:
+            texts = [text.rstrip("\r") for text in whole]
+        found = [bool(match) for match in map(self.pattern.search, texts)]
+        few = sum(found)
+        self._dense = few * 2 > len(texts)
+        if few == len(texts):
+            return data
+        if ascii_only:
+            return "".join([f"{line}\n" for line in compress(whole, found)]).encode()
+        return b"".join([line + b"\n" for line in compress(data.split(b"\n"), found)])
+
+
+def _is_word(pattern: "re.Pattern[str]") -> bool:
+    """Whether it matches what contains it, and nothing else."""
+    if pattern.flags & re.IGNORECASE and not pattern.pattern.isascii():
+        return False
+    return not (pattern.flags & re.VERBOSE or re.search(r"[\\.^$*+?{}\[\]|()\r\n\ufffd]", pattern.pattern))
+
+
+def whole_lines(data: bytes, start: int, stop: int, most: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of pieces of [start, stop), which begins with a line: whole lines of at most `most` bytes together,
+    or one that is longer."""
+    while start < stop:
+        end = data.rfind(b"\n", start, min(start + most, stop)) + 1
+        if not end:
+            end = data.find(b"\n", start, stop) + 1 or stop
+        yield start, end
+        start = end

@@ -12,8 +12,7 @@ from dataclasses import field, replace
 
 from muster.agent.host.log_folder import folder
 from muster.agent.host.turns import in_turn
-from muster.agent.logs.labels import MAX_LINE
-from muster.agent.logs.line_filter import LineFilter
+from muster.agent.logs.line_filter import MAX_LINE, LineFilter
 from muster.agent.logs.log_reading import BATCH_BYTES, BATCH_CHUNKS, CHUNK, Chunk, RankLogFile, time_index
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output.log_reader import Reader

@@ -30,7 +30,7 @@ CHUNK = 64 * 1024
 BATCH_BYTES = 4 * CHUNK
 BATCH_CHUNKS = 256
 #: Bytes in a chunk that only names output, at most and at least: what is less comes sooner in a message.
-PLACE, PLACE_LEAST = 16 << 20, 128 * 1024
+PLACE, PLACE_LEAST = 1 << 30, 128 * 1024
 #: Seconds between two looks at the files of a followed job: the first while output arrives, the second at rest.
 POLL_MIN_S = 0.02
 POLL_MAX_S = 0.25

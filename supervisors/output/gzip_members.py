@@ -11,7 +11,6 @@ import struct
 import zlib
 from array import array
 from functools import lru_cache
-from pathlib import Path
 
 #: Bytes of output in a member of a compressed segment.
 MEMBER = 1 << 20
@@ -35,14 +34,15 @@ def pack(data: bytes, level: int) -> bytes:
     return header + body + _TRAILER.pack(zlib.crc32(data), len(data))
 
 
-def unpack(path: Path, offset: int, count: int, size: int) -> bytes:
+def unpack(path: os.PathLike[str] | str, offset: int, count: int, size: int) -> bytes:
     """Output from `offset` in the file on, which has `size` bytes of it, at most up to the end of a block. Raises
     OSError."""
-    status = os.stat(path)
+    name = os.fspath(path)
+    status = os.stat(name)
     same = status.st_ino, status.st_mtime_ns, status.st_size
     number, place = divmod(offset, MEMBER)
     part, skip = divmod(place, BLOCK)
-    return _block(path, same, number, part, -(-size // MEMBER))[skip : skip + count]
+    return _block(name, same, number, part, -(-size // MEMBER))[skip : skip + count]
 
 
 def held() -> tuple[int, int]:
@@ -57,7 +57,7 @@ def forget() -> None:
 
 
 @lru_cache(maxsize=64)
-def _hops(path: Path, same: tuple[int, int, int], members: int) -> "array[int]":
+def _hops(path: str, same: tuple[int, int, int], members: int) -> "array[int]":
     """Where each of so many members begins, and where the last ends. `same`: inode, time and size: what makes it the
     same file."""
     fd = open_read(path)
@@ -74,13 +74,13 @@ def _hops(path: Path, same: tuple[int, int, int], members: int) -> "array[int]":
 
 
 @lru_cache(maxsize=BLOCKS)
-def _block(path: Path, same: tuple[int, int, int], number: int, part: int, members: int) -> bytes:
+def _block(path: str, same: tuple[int, int, int], number: int, part: int, members: int) -> bytes:
     """The output in a part of a member."""
     return _member(path, same, number, members)[part * BLOCK : (part + 1) * BLOCK]
 
 
 @lru_cache(maxsize=MEMBERS)
-def _member(path: Path, same: tuple[int, int, int], number: int, members: int) -> bytes:
+def _member(path: str, same: tuple[int, int, int], number: int, members: int) -> bytes:
     """The output in a member, kept since it is mostly read in several blocks; nothing behind the last."""
     hops = _hops(path, same, members)
     if number + 1 >= len(hops):
@@ -99,7 +99,7 @@ def _member(path: Path, same: tuple[int, int, int], number: int, members: int) -
     return body
 
 
-def _size(path: Path, header: bytes) -> int:
+def _size(path: str, header: bytes) -> int:
     """Of a member in the file."""
     if len(header) < _HEADER.size:
         raise _damaged(path)
@@ -109,15 +109,19 @@ def _size(path: Path, header: bytes) -> int:
     return int(size)
 
 
-def _damaged(path: Path) -> OSError:
+def _damaged(path: str) -> OSError:
     return OSError(errno.EIO, "is damaged: muster did not write it like this", str(path))
 
 
-def open_read(path: Path | str, folder: int | None = None) -> int:
-    """`path`: of a file, or its name in the folder with this descriptor. Raises OSError, also for a link, and for all
-    else that is no file."""
+def open_read(path: os.PathLike[str] | str, folder: int | None = None, *, inode: int = 0) -> int:
+    """`path`: of a file, or its name in the folder with this descriptor. `inode`: no other file, if not 0. Raises
+    OSError, also for a link, and for all else that is no file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    if inode and found.st_ino != inode:
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     return fd

@@ -1,6 +1,5 @@
 """Reads a log at offsets of all its output, whatever files hold it."""
 
-import errno
 import os
 from collections import OrderedDict
 from pathlib import Path
@@ -83,10 +82,7 @@ class Reader:
         key = piece.path, piece.inode
         fd = self._open.get(key)
         if fd is None:
-            fd = gzip_members.open_read(piece.path)
-            if piece.inode and os.fstat(fd).st_ino != piece.inode:
-                os.close(fd)
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(piece.path))
+            fd = gzip_members.open_read(piece.path, inode=piece.inode)
             if len(self._open) == self._most:
                 os.close(self._open.popitem(last=False)[1])
             self._open[key] = fd

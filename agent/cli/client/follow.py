@@ -12,6 +12,7 @@ from muster.v1 import job_pb2, log_pb2
 
 if TYPE_CHECKING:
     from muster.agent.logs.logs_in_place import LogsInPlace
+    from muster.agent.logs.pieces.piece_search import Found
 
 Message = TypeVar("Message")
 
@@ -42,21 +43,26 @@ def read(
     """
     place = LogPlace(request)
 
-    def feed(message: log_pb2.ReadLogsResponse, data: bytes) -> None:
-        own = f"service {request.service}" if request.HasField("service") else "job"
-        source = own if message.job_log else f"rank {message.rank}"
-        known = place.known(message)
-        _feed(sink, source, message, known, place.take_data(message, data))
+    def feed(source: str, message: log_pb2.ReadLogsResponse, data: "bytes | Found") -> None:
+        if isinstance(data, bytes):
+            known = place.known(message)
+            _feed(sink, source, message, known, place.take_data(message, data))
+        elif logs is not None:
+            place.take_data(message, b"")
+            logs.show(source, data, message.time.ToNanoseconds() / 1e9)
 
     def take(message: log_pb2.ReadLogsResponse) -> bool:
         if message.eof or message.event_cursor:
             place.take(message)
             return _event(sink, message)
+        own = f"service {request.service}" if request.HasField("service") else "job"
+        source = own if message.job_log else f"rank {message.rank}"
         if message.in_file and logs is not None:
-            for part, data in logs.read(message):
-                feed(part, data)
+            message.offset = max(message.offset, min(place.known(message), message.next_offset))
+            for part, data in logs.read(message, source):
+                feed(source, part, data)
         else:
-            feed(message, message.data)
+            feed(source, message, message.data)
         return False
 
     def moved(failure: CallFailed) -> bool:

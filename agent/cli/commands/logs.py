@@ -96,14 +96,16 @@ def logs(
             request.service = service
     if tail is not None:
         request.tail_lines = tail
-    lines = None
+    match = None
     if pattern is not None:
         from muster.agent.cli.client.pattern_parts import wanted_lines
-        from muster.agent.logs.line_filter import LineFilter
+        from muster.agent.logs.line_filter import LineFilter, LineMatch
 
+        lines = None
         if (wanted := wanted_lines(pattern)) is not None:
             request.lines.CopyFrom(wanted)
-            lines = LineFilter([tuple(each.parts) for each in wanted.any_of], ignore_case=wanted.ignore_case).of
+            lines = LineFilter([tuple(each.parts) for each in wanted.any_of], ignore_case=wanted.ignore_case)
+        match = LineMatch(pattern, lines)
     for field, value in ((request.since, since), (request.until, until)):
         if value is not None:
             field.FromNanoseconds(max(0, round(value * 1e9)))
@@ -125,9 +127,9 @@ def logs(
         label = several and not no_label
         sink: following.Sink = labels.Raw(write, aside=note)
         if several or timestamps or pattern is not None:
-            sink = labels.LabelledLines(
-                write, label=label, timestamps=timestamps, several=several, grep=pattern, lines=lines
-            )
+            sink = labels.LabelledLines(write, label=label, timestamps=timestamps, several=several, grep=match)
+            if in_place is not None and match is not None:
+                in_place.search(match, sink, follow=follow)
         missing = False
         try:
             if isinstance(request, log_pb2.ReadNodeLogsRequest):
@@ -138,6 +140,9 @@ def logs(
             if failure.exit_code != Exit.PIPE_CLOSED:
                 raise
             raise click.exceptions.Exit(Exit.PIPE_CLOSED) from None
+        finally:
+            if in_place is not None:
+                in_place.close()
     if missing:
         raise click.exceptions.Exit(Exit.FAILURE)
 

@@ -24,6 +24,7 @@ LATER = {
     *("muster.agent.why.facts", "muster.agent.why.report", "muster.agent.api.report_json", "muster.probes.hang.rule"),
     *("muster.probes.library", "muster.probes.stacks.taking", "muster.supervisors.job.supervisor"),
     *("ssl", "_ssl"),
+    "muster.agent.logs.pieces",
 }
 #: Modules of muster that this daemon imports before it listens.
 DAEMON = 410

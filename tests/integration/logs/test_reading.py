@@ -310,8 +310,8 @@ def test_what_is_read_in_place_and_cannot_be_any_more_is_read_by_the_daemon(ende
     shown: list[bytes] = []
     seen = logs_in_place.LogsInPlace.read
 
-    def half(self: logs_in_place.LogsInPlace, named: log_pb2.ReadLogsResponse) -> Iterator[Any]:
-        for part, data in seen(self, named):
+    def half(self: logs_in_place.LogsInPlace, named: log_pb2.ReadLogsResponse, source: str) -> Iterator[Any]:
+        for part, data in seen(self, named, source):
             part.next_offset = part.offset + len(data) // 2
             yield part, data[: len(data) // 2]
             raise logs_in_place.NotInPlace

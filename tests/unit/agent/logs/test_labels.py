@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from muster.agent.cli.client import pattern_parts
 from muster.agent.logs import labels
-from muster.agent.logs.line_filter import LineFilter
+from muster.agent.logs.line_filter import MAX_LINE, LineFilter, LineMatch
 
 
 def lines(
@@ -19,7 +19,7 @@ def lines(
 ) -> bytes:
     """Fed at the seconds 1, 2, ..."""
     out: list[bytes] = []
-    pattern = re.compile(grep) if grep is not None else None
+    pattern = LineMatch(re.compile(grep)) if grep is not None else None
     sink = labels.LabelledLines(out.append, label=label, timestamps=timestamps, several=several, grep=pattern)
     for i, (rank, data) in enumerate(fed, 1):
         sink.feed(f"rank {rank}", data, float(i))
@@ -54,8 +54,8 @@ def test_empty_lines_are_lines():
 
 
 def test_a_line_without_end_is_passed_on_in_pieces():
-    out = lines((0, b"x" * labels.MAX_LINE), (0, b"y\n"), finish=False)
-    assert out == b"[rank 0] " + b"x" * labels.MAX_LINE + b"\n[rank 0] y\n"
+    out = lines((0, b"x" * MAX_LINE), (0, b"y\n"), finish=False)
+    assert out == b"[rank 0] " + b"x" * MAX_LINE + b"\n[rank 0] y\n"
 
 
 def test_a_line_has_the_time_at_which_it_began():
@@ -71,11 +71,11 @@ def test_a_time_that_is_not_known_is_a_dash():
 
 
 def test_a_long_line_that_ends_with_a_piece_gets_no_empty_line():
-    assert lines((0, b"x" * labels.MAX_LINE), (0, b"\ny\n")).count(b"[rank 0]") == 2
+    assert lines((0, b"x" * MAX_LINE), (0, b"\ny\n")).count(b"[rank 0]") == 2
 
 
 def test_a_long_line_of_one_rank_stays_whole():
-    long = b"x" * (3 * labels.MAX_LINE + 5)
+    long = b"x" * (3 * MAX_LINE + 5)
     fed = [(0, long[i : i + 50_000]) for i in range(0, len(long), 50_000)]
     assert lines(*fed, (0, b"y\nz\n"), label=False, several=False, grep="x|z") == long + b"y\nz\n"
     stamped = lines(*fed, label=False, several=False, timestamps=True)
@@ -122,7 +122,7 @@ def test_what_lets_all_matching_lines_through_changes_nothing(parts, pattern, ig
     assert wanted is not None
     line_filter = LineFilter([tuple(each.parts) for each in wanted.any_of], ignore_case=ignore_case)
     shown: list[bytes] = []
-    sink = labels.LabelledLines(shown.append, label=False, several=False, grep=grep, lines=line_filter.of)
+    sink = labels.LabelledLines(shown.append, label=False, several=False, grep=LineMatch(grep, line_filter))
     for _ in range(3):  # what was found before decides how it is searched
         for begin in range(0, len(data), size):
             sink.feed("rank 0", data[begin : begin + size], 1.0)
@@ -133,8 +133,8 @@ def test_what_lets_all_matching_lines_through_changes_nothing(parts, pattern, ig
 
 
 def test_the_first_piece_of_a_long_line_decides():
-    head = b"needle" + b"x" * labels.MAX_LINE
-    tail = b"x" * labels.MAX_LINE + b"needle"
+    head = b"needle" + b"x" * MAX_LINE
+    tail = b"x" * MAX_LINE + b"needle"
     for several in (False, True):
         out = lines((0, head), (0, tail), (0, b"more\nnext\n"), label=False, several=several, grep="needle")
         assert out.replace(b"\n", b"") == head + tail + b"more"
@@ -148,8 +148,8 @@ def test_a_word_in_any_case_beside_text_beyond_ascii():
     pattern = re.compile("kit", re.IGNORECASE)
     asked = pattern_parts.wanted_lines(pattern)
     assert asked is not None
-    lines_of = LineFilter([tuple(each.parts) for each in asked.any_of], ignore_case=True).of
-    sink = labels.LabelledLines(out.append, label=False, several=False, grep=pattern, lines=lines_of)
+    line_filter = LineFilter([tuple(each.parts) for each in asked.any_of], ignore_case=True)
+    sink = labels.LabelledLines(out.append, label=False, several=False, grep=LineMatch(pattern, line_filter))
     sink.feed("rank 0", b"first\n" + b"a t here\n" * 9000 + b"a KIT\n" + "a \u212ait\n".encode(), 0.0)
     assert b"".join(out) == b"a KIT\n" + "a \u212ait\n".encode()
 
@@ -159,7 +159,7 @@ def test_a_line_of_100_mb_takes_no_memory():
     sink = labels.LabelledLines(lambda data: held.append(len(data)), label=True)
     for _ in range(1600):
         sink.feed("rank 0", b"\x00\xff" * 32768, 1.0)
-    assert max(held) < 3 * labels.MAX_LINE
+    assert max(held) < 3 * MAX_LINE
     assert sum(held) > 100 << 20
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from muster.agent.cli.client import pattern_parts
 from muster.agent.errors import InvalidRequest
-from muster.agent.logs import labels, line_search, log_reading, log_stream
-from muster.agent.logs.line_filter import LineFilter
+from muster.agent.logs import labels, line_filter, line_search, log_reading, log_stream
+from muster.agent.logs.line_filter import LineFilter, LineMatch
 from muster.agent.logs.line_search import Search
 from muster.agent.logs.log_reading import Chunk, Merge, RankLogFile
 from muster.supervisors.output.log_compressor import compress
@@ -69,7 +69,7 @@ async def chunks_of(reading: Merge | Search, rounds: list[dict[int, int]], *, en
 def shown(chunks: list[Chunk], pattern: "re.Pattern[str]", *, several: bool) -> bytes:
     out: list[bytes] = []
     sink = labels.LabelledLines(
-        out.append, label=several, timestamps=True, several=several, grep=pattern, lines=filter_of(pattern).of
+        out.append, label=several, timestamps=True, several=several, grep=LineMatch(pattern, filter_of(pattern))
     )
     behind: dict[int, int] = {}
     for chunk in chunks:
@@ -173,8 +173,8 @@ def test_long_lines_of_one_rank_stay_whole_and_their_first_bytes_decide(
     rounds = [{0: min(size, sum(steps[: i + 1]))} for i in range(len(steps))] + [{0: size}]
     expression = compiled(pattern, ignore_case=ignore_case)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labels, "MAX_LINE", 12)
-        patch.setattr(line_search, "MAX_LINE", 12)
+        for module in (labels, line_filter, line_search):
+            patch.setattr(module, "MAX_LINE", 12)
         expected = shown(anyio.run(chunks_of, Merge([file], {0: 0}), rounds), expression, several=False)
         found: list[Chunk] = []
         for count in [*breaks, None]:

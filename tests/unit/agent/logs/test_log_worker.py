@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from muster.agent import threads
 from muster.agent.jobs.entry import Entry
-from muster.agent.logs.labels import MAX_LINE
+from muster.agent.logs.line_filter import MAX_LINE
 from muster.agent.logs.log_reading import Chunk
 from muster.agent.logs.log_worker import RankLines, WorkerLog, style_of
 from muster.supervisors.model.lifecycle import Job, Rank
