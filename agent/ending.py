@@ -40,8 +40,8 @@ END_S = 10.0
 #: Seconds between two looks for a job that is being accepted while the daemon ends, and between two tries of a stop.
 _LOOK_S = 0.02
 _AGAIN_S = 1.0
-#: Seconds between two looks at the sockets, and looks in a row without one until the daemon ends.
-SOCKETS_S, SOCKETS_LOOKS = 2.0, 2
+#: Seconds between two looks at the sockets; once one is gone; and looks in a row without one until the daemon ends.
+SOCKETS_S, GONE_S, SOCKETS_LOOKS = 5.0, 1.0, 2
 
 _log = structlog.get_logger(__name__)
 
@@ -123,7 +123,7 @@ class Ending:
         bound = {path: found for path in sockets if (found := await pool.run(_status, path)) is not None}
         looks = 0
         while looks < SOCKETS_LOOKS:
-            await anyio.sleep(until_tick(SOCKETS_S))
+            await anyio.sleep(until_tick(GONE_S if looks else SOCKETS_S))
             gone = await pool.run(_replaced, bound)
             looks = looks + 1 if gone is not None else 0
         what = f"{gone}: was removed while musterd listened on it, and clients can no longer connect"

@@ -26,7 +26,7 @@ from tests.fakes import FakeCards, NoCompiler
 
 CARDS, PER_RANK = 8, 8
 PROCESSES = CARDS * PER_RANK
-BUDGET_PERCENT = 0.5
+BUDGET_PERCENT = 0.4
 #: Processes that are somebody else's, in the second part.
 OTHERS_SETTING, OTHERS = "MUSTER_BENCH_PROCESSES", 2000
 #: Seconds that a daemon is watched: as long as the rarest of the default rates.

@@ -11,6 +11,8 @@ from muster.agent import threads
 
 #: Seconds between two times that free pages are given back. It takes a few ms, in which who allocates waits.
 TRIM_S = 60.0
+#: Seconds until the first time: the imports have left pages, too.
+FIRST_S = 10.0
 #: mallopt's parameter, from malloc.h.
 _M_ARENA_MAX = -8
 
@@ -35,6 +37,8 @@ def collect() -> None:
 async def trim() -> None:
     """Returns free pages to the system, forever: by itself the library returns only pages at the heap's end."""
     release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    pause = FIRST_S
     while release is not None:
-        await anyio.sleep(TRIM_S)
+        await anyio.sleep(pause)
         await threads.run(release, 0)
+        pause = TRIM_S
