@@ -196,6 +196,10 @@ class HbmLife:
     double_pages: int
 
 
+#: Fields of Health that say whether a card may be used at all.
+_VITAL = ("npu_health", "recovery_action", "remapped", "ecc_uncorrected", "sram_uncorrected")
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """Read rarely; raw facts, judged elsewhere. Counters are since the driver was loaded unless they are `aggregate`.
@@ -262,6 +266,11 @@ class Health:
     #: Fields above that the driver failed to tell this time, each with its words. Any other None: there is no such
     #: reading.
     untold: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def unknown(self) -> str:
+        """Why it is not known whether the card is well, though it answers; empty where it is."""
+        return next((self.untold[name] for name in _VITAL if name in self.untold), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,8 +101,9 @@ def _answer(index: int, view: View, before: View, began: float, deadline_s: floa
     if answered and reading is not None and reading.at >= began and card is not None:
         name = card.uuid or card.bus_id or card.model or "answers"
         if health is None or health.value.npu_health is None:
-            if health is not None and (untold := health.value.untold.get("npu_health")):
-                return CardAnswer(Code.CARDS_NOT_TOLD, f"its health is unknown: {untold}")
+            # Of others the health is not asked for here: what the last look said may be over.
+            if view.kind == ASCEND and health is not None and (unknown := health.value.unknown):
+                return CardAnswer(Code.CARDS_NOT_TOLD, f"its health is unknown: {unknown}")
             return CardAnswer(Code.CARDS_OK, name)
         state = f"health {health.value.npu_health} ({_NPU_HEALTH.get(health.value.npu_health, 'unknown')})"
         if health.value.npu_health > _USABLE:

@@ -52,7 +52,7 @@ def doubts(conditions: Iterable[Condition], view: View) -> Mapping[int, Doubt]:
 def _unread(view: View, index: int) -> str:
     """Why a card that answers did not tell its health; empty where it did, or has no such thing."""
     seen = view.health.get(index)
-    return seen.value.untold.get("npu_health", "") if seen is not None else ""
+    return seen.value.unknown if seen is not None else ""
 
 
 def _note(found: dict[int, Doubt], index: int, doubt: Doubt) -> None:

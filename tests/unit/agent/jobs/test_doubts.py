@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from muster.agent.jobs.cards.doubts import doubts, status
 from muster.agent.node.conditions import Condition
 from muster.probes.cards.accelerator import Card, Health, Trouble
@@ -32,10 +34,17 @@ def test_a_card_that_does_not_answer_is_doubtful_before_a_check_says_so():
     assert "12 s" in found[2].text
 
 
-def test_a_card_that_answers_and_does_not_tell_its_health_is_doubtful():
-    mute = Seen(1.0, Health(untold={"npu_health": "dcmi_get_device_health gives -8005"}))
+@pytest.mark.parametrize(
+    ("untold", "doubtful"),
+    [("npu_health", True), ("remapped", True), ("recovery_action", True), ("ecc_uncorrected", True), ("temp_c", False)],
+)
+def test_a_card_that_answers_and_does_not_tell_its_health_is_doubtful(untold: str, doubtful: bool):
+    mute = Seen(1.0, Health(untold={untold: "the call gives -8005"}))
     shown = replace(VIEW, health={2: mute, 3: Seen(1.0, Health(npu_health=0))})
     found = doubts([HOT], shown)
+    if not doubtful:
+        assert found.keys() == {1} and status([], shown, 2) is Status.OK
+        return
     assert found.keys() == {1, 2} and found[2].status is Status.UNKNOWN and "-8005" in found[2].text
     assert [status([], shown, index) for index in (2, 3)] == [Status.UNKNOWN, Status.OK]
 
