@@ -26,7 +26,9 @@ _TIME = structlog.processors.TimeStamper(fmt="iso", utc=True)
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 STDERR = 2
-_GRPC = "grpc._cython.cygrpc"
+#: gRPC's logger; and how it says that something could not be sent or received. An error that it calls otherwise is one
+#: of ours.
+_GRPC, _UNSENT = "grpc._cython.cygrpc", 'Failed "execute_batch"'
 #: Bytes of lines that wait for the thread, at most.
 MAX_WAITING = 4 << 20
 #: Seconds after which a line that is being written counts as stuck; and that the last lines have when the daemon ends.
@@ -176,7 +178,8 @@ def _to_journal(*_: object) -> systemd.Journal:
 class _Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         logger = structlog.get_logger(record.name)
-        if record.name == _GRPC and record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError":
+        failed = record.exc_info[1] if record.exc_info and record.name == _GRPC else None
+        if type(failed).__name__ == "ExecuteBatchError" and str(failed).startswith(_UNSENT):
             # A client went away while its answer was on its way, and gRPC heard of the answer's failure before it heard
             # of the client's end: the other way round, it says nothing.
             logger.debug("call.unanswered", why="the client has gone away", call=record.getMessage())

@@ -254,7 +254,7 @@ class Explaining:
 
 
 def _load() -> None:
-    """Blocks: 80 ms of a CPU."""
+    """Blocks, for some tens of milliseconds of a CPU."""
     from muster.agent.why import explained_verdict, signatures
     from muster.agent.why.causes import probable_cause
 

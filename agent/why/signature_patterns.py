@@ -32,8 +32,8 @@ class Pattern:
 
     @property
     def regex(self) -> re.Pattern[str]:
-        """`re` keeps those that are used. Of the thousand that muster has hardly one is: most lines lack the literal,
-        and all of them compiled are 1 MB."""
+        """`re` keeps those that are used. Of the thousand that muster has hardly one is, because most lines lack the
+        literal; all of them compiled would be a good part of what the daemon needs to explain a job."""
         return re.compile(self.source)
 
     @property

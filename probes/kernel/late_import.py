@@ -49,7 +49,7 @@ def without(*names: str) -> Iterator[None]:
 
 @contextmanager
 def without_openssl() -> Iterator[None]:
-    """Within the `with`, nothing that is imported loads OpenSSL, which costs a process 3 MB.
+    """Within the `with`, nothing that is imported loads OpenSSL, which costs a process some MB.
 
     For one that makes no TLS connections with asyncio, uvloop or anyio: these read names of `ssl` as they are imported,
     and keep classes that nobody uses. hashlib and hmac take Python's own functions, which have the same names. Behind

@@ -44,16 +44,18 @@ def test_an_exception_is_reported_without_the_values_of_variables(form: str, tmp
 def test_a_client_that_goes_away_as_it_is_answered_is_no_error(tmp_path: Path) -> None:
     out = (tmp_path / "log").open("w")
     log_setup.configure("info", "json", out)
-    failed = importlib.import_module("grpc._cython.cygrpc").ExecuteBatchError("Failed")
-    for error in (failed, ValueError("another")):
+    failed = importlib.import_module("grpc._cython.cygrpc").ExecuteBatchError
+    unsent, misused = failed('Failed "execute_batch": (...)'), failed("Failed grpc_call_start_batch: 8")
+    for error in (unsent, misused, ValueError("another")):
         try:
             raise error
         except Exception:
             logging.getLogger("grpc._cython.cygrpc").exception("raised by servicer method")
     log_setup.own_log(out.fileno()).settle(60)
     out.close()
-    (said,) = [json.loads(line) for line in Path(out.name).read_text().splitlines()]
-    assert said["level"] == "error" and "ValueError: another" in said["exception"]
+    first, second = [json.loads(line) for line in Path(out.name).read_text().splitlines()]
+    assert first["level"] == second["level"] == "error"
+    assert "start_batch: 8" in first["exception"] and "ValueError: another" in second["exception"]
 
 
 def test_lines_that_a_full_disk_does_not_take_are_counted(tmp_path: Path) -> None:
