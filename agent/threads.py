@@ -26,6 +26,9 @@ Ts = TypeVarTuple("Ts")
 _PAUSE_S, _PAUSE_MOST_S, _SAY_S = 0.02, 1.0, 60.0
 #: Seconds after which a thread of `InOrder` that has nothing to do ends.
 _REST_S = 30.0
+#: Seconds for which a loop stands still for an answer that usually comes sooner: less than a turn of a loop that fights
+#: with the thread for the interpreter's lock.
+SOON_S = 0.001
 
 #: So long, in seconds, looks of a round that hang hold up what the others have found; and only in their first round.
 _LATE_S = 2.0
@@ -116,6 +119,8 @@ class InOrder:
         self._pieces: SimpleQueue[tuple[Callable[[], object], int]] = SimpleQueue()
         self._alive = False
         self._began: float | None = None
+        #: Whether the last answer came soon.
+        self._soon = True
         #: Pieces that are not done, with the present one.
         self.waiting = 0
 
@@ -128,6 +133,25 @@ class InOrder:
     def hand(self, piece: Callable[[], object]) -> None:
         """Hands over a piece of work, which sees to its own errors."""
         self._add(piece, 1)
+
+    def ask(self, piece: Callable[[], T], answer: Callable[[T], object]) -> None:
+        """Hands over a piece of work that raises nothing, and has the loop that runs here call `answer` with its
+        result; nobody asks again before that.
+
+        Where the last answer came within SOON_S and nothing else waits, the loop stands still for it, for as long at
+        most: a write into the page cache takes a hundredth of that, and otherwise the loop and the thread take the
+        interpreter's lock from each other at every system call. After one late answer the loop waits for none until
+        they come soon again.
+        """
+        waits = self._soon and not self.waiting
+        asked = _AskedPiece(piece, answer, asyncio.get_running_loop(), late=not waits)
+        self._add(partial(self._answered, asked), 1)
+        if waits and not asked.wait(SOON_S if self._alive else 0.0):
+            self._soon = False
+
+    def _answered(self, asked: "_AskedPiece[Any]") -> None:
+        """The thread's part of `ask`."""
+        self._soon = asked.work() < SOON_S
 
     def poke(self) -> None:
         """Tries again to start a thread, where pieces wait for one."""
@@ -184,6 +208,43 @@ class InOrder:
             self._began = None
             with self._lock:
                 self.waiting -= counts
+
+
+class _AskedPiece(Generic[T]):
+    """A piece of work of `InOrder.ask`. Its result is given by the loop that waits for it, or, where it is `late`, in a
+    turn of its own."""
+
+    def __init__(
+        self, piece: Callable[[], T], answer: Callable[[T], object], loop: asyncio.AbstractEventLoop, *, late: bool
+    ) -> None:
+        self._piece, self._answer, self._loop = piece, answer, loop
+        self._since = time.monotonic()
+        self._lock, self._done = threading.Lock(), threading.Lock()
+        self._done.acquire()
+        self._late = late
+        self._result: tuple[T] | None = None
+
+    def work(self) -> float:
+        """In the thread. Returns seconds since it was handed over."""
+        result = self._piece()
+        taken = time.monotonic() - self._since
+        with self._lock:
+            self._result = (result,)
+            late = self._late
+        self._done.release()
+        if late:
+            on_loop(self._loop, self._answer, result)
+        return taken
+
+    def wait(self, limit_s: float) -> bool:
+        """On the loop: gives the result if it is there within `limit_s` seconds. Blocks for as long."""
+        self._done.acquire(timeout=limit_s)
+        with self._lock:
+            self._late = self._result is None
+        if self._result is None:
+            return False
+        self._answer(self._result[0])
+        return True
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[*Ts], object], *args: *Ts) -> None:

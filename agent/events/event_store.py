@@ -49,6 +49,9 @@ SYNC_S = 0.5
 SHOW_S = 2.0
 #: Seconds that the disk has for the last events when the daemon ends.
 CLOSE_S = 3.0
+#: What the thread says: the segment; if it has begun that, the segment and its descriptor; bytes of each line; what
+#: went wrong.
+_Written = tuple[Segment, tuple[Segment, int] | None, list[int], OSError | None]
 _CURSOR = re.compile(r"([0-9a-f]{16})-(\d{1,18})")
 
 _log = structlog.get_logger(__name__)
@@ -202,15 +205,14 @@ class EventStore:
 
     def _write(self) -> None:
         """Gives what waits to the thread, unless that has something."""
+        if self._pending and not self._flying and not self._turning:
+            self._flying = len(self._pending)
+            lines = [segments.encode(self._line(*one)) for one in self._pending]
+            self._writer.ask(partial(self._written, self._segments[-1], self._fd, lines), self._told)
         if self._look is None and self._shown < self._next - 1:
             self._look = self._loop.call_later(SHOW_S, self._looked, self._next - 1)
-        if self._flying or self._turning or not self._pending:
-            return
-        self._flying = len(self._pending)
-        lines = [segments.encode(self._line(*one)) for one in self._pending]
-        self._writer.hand(partial(self._written, self._segments[-1], self._fd, lines))
 
-    def _written(self, active: Segment, fd: int, lines: list[bytes]) -> None:
+    def _written(self, active: Segment, fd: int, lines: list[bytes]) -> _Written:
         """The thread's part of `_write`."""
         taken, failure = None, None
         try:
@@ -219,12 +221,11 @@ class EventStore:
             _write(fd, b"".join(lines), active.size)
         except OSError as error:
             failure = error
-        threads.on_loop(self._loop, self._told, active, taken, list(map(len, lines)), failure)
+        return active, taken, list(map(len, lines)), failure
 
-    def _told(
-        self, active: Segment, taken: tuple[Segment, int] | None, sizes: list[int], failure: OSError | None
-    ) -> None:
+    def _told(self, written: _Written) -> None:
         """Takes what the thread says."""
+        active, taken, sizes, failure = written
         count, self._flying = self._flying, 0
         self._dirty.tell()
         if taken is not None:

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
 
 from muster.agent import threads
+from muster.agent.link.link_stream import LinkStream
 from muster.supervisors import PROTOCOL
 from muster.supervisors.supervision_errors import ProtocolError
 from muster.supervisors.wire import messages
@@ -53,10 +53,9 @@ def refusal(answer: messages.Message) -> str:
 class Connection:
     """Messages in both directions. Several tasks may send; one may receive."""
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, stream: LinkStream) -> None:
         #: For what does not speak in messages from here on.
         self.stream = stream
-        self._socket = stream.extra(SocketAttribute.raw_socket)
         self._lines = messages.Lines()
         self._received: list[bytes] = []
         self._sending = anyio.Lock()
@@ -70,7 +69,7 @@ class Connection:
         try:
             if not self._sending.locked():
                 with contextlib.suppress(BlockingIOError):
-                    data = data[self._socket.send(data, socket.MSG_DONTWAIT) :]
+                    data = data[self.stream.socket.send(data, socket.MSG_DONTWAIT) :]
                 if not data:
                     return
             async with self._sending:
@@ -83,7 +82,7 @@ class Connection:
         does not take it at once, as a whole."""
         if not self._sending.locked():
             with contextlib.suppress(OSError):
-                self._socket.send(messages.encode(message), socket.MSG_DONTWAIT)
+                self.stream.socket.send(messages.encode(message), socket.MSG_DONTWAIT)
 
     async def receive(self) -> messages.Message:
         """The next message. Raises LinkLost, also for an invalid message."""
@@ -152,12 +151,12 @@ async def connect(*paths: Path) -> AsyncIterator[Connection]:
     """A connection, after its hello, to the first of these sockets that has a listener. Raises LinkLost, Silent,
     OtherProtocol."""
     path = paths[0]
-    stream: ByteStream | None = None
+    stream: LinkStream | None = None
     troubles = []
     for path in paths:
         try:
             with anyio.fail_after(HELLO_S):
-                stream = await UNIXSocketStream.from_socket(await _open(path))
+                stream = LinkStream(await _open(path))
             break
         except TimeoutError:
             raise Silent(f"{path}: does not accept a connection within {HELLO_S:g} s") from None

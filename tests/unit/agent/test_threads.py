@@ -3,6 +3,7 @@
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import pytest
@@ -159,3 +160,49 @@ async def test_a_defect_of_a_look_is_that_of_who_asked(where: str):
             await made.join(look, take, lambda: 0.02)
         heard.news = anyio.Event()
         await heard.next()  # the others go on
+
+
+async def test_an_answer_that_comes_soon_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(threads, "SOON_S", 60.0)
+    thread, heard, makers = threads.InOrder("asked"), Heard(), set[int]()
+
+    def piece(number: int) -> int:
+        makers.add(threading.get_ident())
+        return number
+
+    for number in range(50):
+        thread.ask(partial(piece, number), heard)
+        while len(heard) == number:  # the thread may not have said yet that it is done with the one before
+            await heard.next()
+    assert heard == list(range(50)) and threading.get_ident() not in makers
+    assert thread.settle(30)
+    thread.ask(partial(piece, 50), heard)
+    assert heard[-1] == 50, "it waits here, and in no turn of the loop"
+
+
+async def test_an_answer_that_is_late_comes_in_a_later_turn():
+    thread, heard, let_go = threads.InOrder("asked"), Heard(), threading.Event()
+
+    def hang() -> str:
+        let_go.wait(60)
+        return "late"
+
+    thread.ask(hang, heard)
+    assert not heard
+    let_go.set()
+    await heard.next()
+    assert heard == ["late"] and await thread.settled(30)
+    thread.ask(lambda: "next", heard)
+    assert heard == ["late"], "behind a late one nobody waits"
+    await heard.next()
+    assert heard == ["late", "next"]
+
+
+async def test_an_answer_comes_when_there_is_a_thread_again(none: list[int]):
+    none[0] = 1
+    thread, heard = threads.InOrder("asked"), Heard()
+    thread.ask(lambda: "after all", heard)
+    assert not heard
+    thread.poke()
+    await heard.next()
+    assert heard == ["after all"]
