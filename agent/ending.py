@@ -23,7 +23,7 @@ from muster.agent.errors import ApiError, JobNotFound
 from muster.agent.host import end_signals, log_setup
 from muster.agent.host.early_signals import is_init
 from muster.agent.host.end_signals import Ask
-from muster.probes.calls.heartbeat import until_tick
+from muster.probes.calls.heartbeat import tick
 from muster.supervisors.system import owner_pipe
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Ending:
         bound = {path: found for path in sockets if (found := await pool.run(_status, path)) is not None}
         looks = 0
         while looks < SOCKETS_LOOKS:
-            await anyio.sleep(until_tick(GONE_S if looks else SOCKETS_S))
+            await tick(GONE_S if looks else SOCKETS_S)
             gone = await pool.run(_replaced, bound)
             looks = looks + 1 if gone is not None else 0
         what = f"{gone}: was removed while musterd listened on it, and clients can no longer connect"

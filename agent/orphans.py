@@ -59,11 +59,10 @@ def _unrecorded(job: "Job") -> set[int]:
 
 async def reap(registry: "Registry") -> None:
     """Reaps orphans of the daemon until cancelled."""
-    import anyio
 
-    from muster.probes.calls.heartbeat import until_tick
+    from muster.probes.calls.heartbeat import tick
 
     orphans = Orphans(lambda: {pid for entry in registry.live() for pid in _unrecorded(entry.job)})
     while True:
-        await anyio.sleep(until_tick(LOOK_S))
+        await tick(LOOK_S)
         orphans.look()

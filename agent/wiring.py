@@ -122,7 +122,7 @@ async def _build(
     driver = Driver(config.cards, closed=crash.closed if crash is not None else "")
     health = NodeHealth(root, config, events, driver)
     leasing = Leasing(config, events, driver, health)
-    health.holder = leasing.holder
+    health.holders = leasing.holders
     limits = Degraded(root, health.found)
 
     # Jobs.

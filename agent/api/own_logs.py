@@ -15,7 +15,7 @@ from muster.agent.api.audit import Audit
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.exposition import Catalogue, Page
 from muster.agent.host import log_setup
-from muster.probes.calls.heartbeat import until_tick
+from muster.probes.calls.heartbeat import tick
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.supervisors.paths import Root
@@ -61,7 +61,7 @@ class OwnLogs:
                 if not self._looking:
                     await self._threads.run(self.look)
             self.tell()
-            await anyio.sleep(until_tick(LOOK_S))
+            await tick(LOOK_S)
 
     def look(self) -> None:
         """Tries again to write and to open the logs. Blocks."""

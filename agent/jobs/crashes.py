@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import field, replace
 
-import anyio
 import structlog
 
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs.entry import Entry
 from muster.agent.link.nursery_client import MAX_LINE, Which
-from muster.probes.calls.heartbeat import until_tick
+from muster.probes.calls.heartbeat import tick
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status, one_line
 from muster.probes.kernel.dataclass import dataclass
@@ -91,7 +90,7 @@ class Crashes:
     async def run(self) -> None:
         """Ends warnings about supervisors that have lived for a while, until cancelled."""
         while True:
-            await anyio.sleep(until_tick(LOOK_S))
+            await tick(LOOK_S)
             self._forget(time.monotonic())
 
     def _condition(self, job_id: str, deaths: _Deaths) -> None:

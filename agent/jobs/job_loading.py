@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import anyio
 import structlog
 
 from muster.agent import threads
@@ -18,7 +17,7 @@ from muster.agent.jobs.entry import Told
 from muster.agent.jobs.job_table import JobTable
 from muster.agent.jobs.job_work import JobWork
 from muster.agent.jobs.live.job_tasks import JobTasks
-from muster.probes.calls.heartbeat import until_tick
+from muster.probes.calls.heartbeat import tick
 from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import explain
@@ -113,9 +112,10 @@ class JobLoading:
         """Retries unreadable jobs until they can be read or turn out to be damaged. Runs until cancelled."""
         pause = Backoff(READ_AGAIN_S, READ_AGAIN_MOST_S)
         while True:
-            await anyio.sleep(until_tick(pause.next()))
-            if not self._table.ended.unread:
+            while not self._table.ended.unread:
                 pause.reset()
+                await self._table.ended.unread_grown.next()
+            await tick(pause.next())
             for job_id in sorted(self._table.ended.unread):
                 async with self._work.alone(job_id):
                     await self._read_one_again(job_id)

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import anyio
 import structlog
 
 from muster.agent import threads
 from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.registry import Registry
 from muster.agent.text import time_of_day
-from muster.probes.calls.heartbeat import until_tick
+from muster.probes.calls.heartbeat import tick
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.kernel.dataclass import dataclass
@@ -61,7 +60,7 @@ class OutputLosses:
                 if not self._registry.is_busy(job_id):  # a removal may wait for a disk: losses are reported meanwhile
                     async with self._registry.alone(job_id):
                         await self._complete(log)
-            await anyio.sleep(until_tick(LOOK_S))
+            await tick(LOOK_S)
 
     def ended(self, entry: Entry) -> None:
         """A job has ended, or was found ended: writes the lines that its logs lack as soon as possible."""

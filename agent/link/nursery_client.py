@@ -19,7 +19,7 @@ from muster.agent.link import nursery_start, silent_nursery
 from muster.agent.link.connection import Connection, LinkLost, OtherProtocol, Refused, Silent
 from muster.agent.link.nursery_start import Begun
 from muster.probes.calls import children
-from muster.probes.calls.heartbeat import until_tick
+from muster.probes.calls.heartbeat import tick
 from muster.probes.checks.result import one_line
 from muster.probes.kernel import endings
 from muster.probes.kernel.backoff import Backoff
@@ -165,6 +165,7 @@ class NurseryClient:
 
     async def _ask(self, connection: Connection, job_id: str) -> _Answer:
         answer = self._waiting[job_id] = _Answer()
+        self._changed.tell()
         try:
             await connection.send({"op": "tend", "job": job_id})
         except BaseException:  # cancelled, say, while the nursery takes nothing: the next caller asks again
@@ -219,7 +220,9 @@ class NurseryClient:
     async def _silence(self) -> Silent:
         """Returns when the nursery does not answer a request for a supervisor, nor another client's hello."""
         while True:
-            await anyio.sleep(until_tick(LOOK_S))
+            while not self._waiting:
+                await self._changed.next()
+            await tick(LOOK_S)
             now = anyio.current_time()
             if not any(now - answer.since >= LATE_S for answer in self._waiting.values()):
                 continue

@@ -20,7 +20,7 @@ from muster.agent import threads
 from muster.agent.changes import Changes
 from muster.agent.errors import StartupError
 from muster.agent.host.state_folder import MOVED, OTHER_ROOT, writable, writable_for_job
-from muster.probes.calls.heartbeat import until_tick
+from muster.probes.calls.heartbeat import tick
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.kernel import open_files
@@ -108,7 +108,7 @@ class Degraded:
                 tasks.start_soon(self._watch, folder, lost)
             while True:
                 self.look()
-                await anyio.sleep(until_tick(FDS_S))
+                await tick(FDS_S)
 
     def look(self) -> None:
         """Closes the reserve at the limit, and opens it again when enough descriptors are free."""

@@ -23,7 +23,7 @@ from muster.agent.node.node_file import DrainState, Fault, NodeState, XidMemory,
 from muster.agent.node.node_notes import Notes
 from muster.agent.node.node_watch import Looks, NodeWatch
 from muster.probes.active import active_settings
-from muster.probes.calls.heartbeat import until_tick
+from muster.probes.calls.heartbeat import tick
 from muster.probes.cards.driver import Driver
 from muster.probes.checks.result import CheckResult, Status
 from muster.probes.kernel import process
@@ -113,13 +113,13 @@ class NodeHealth:
         return self._drain
 
     @property
-    def holder(self) -> Callable[[int], str]:
-        """Returns the job that holds a card, "" for none; may be set."""
-        return self._notes.holder
+    def holders(self) -> Callable[[], Mapping[int, str]]:
+        """Returns the jobs that hold cards, by the cards; may be set."""
+        return self._notes.holders
 
-    @holder.setter
-    def holder(self, value: Callable[[int], str]) -> None:
-        self._notes.holder = value
+    @holders.setter
+    def holders(self, value: Callable[[], Mapping[int, str]]) -> None:
+        self._notes.holders = value
 
     @property
     def trouble(self) -> list[str]:
@@ -289,7 +289,7 @@ class NodeHealth:
             await tasks.start(watch.run)
             task_status.started()
             while True:
-                await anyio.sleep(until_tick(UPKEEP_S))
+                await tick(UPKEEP_S)
                 self.upkeep()
 
     def upkeep(self) -> None:
@@ -382,8 +382,8 @@ class NodeHealth:
         return [finding.bus_id, card.uuid if card is not None else ""]
 
     def _held(self) -> dict[int, str]:
-        jobs = {card: self.holder(card) for card in self._driver.view.cards}
-        return {card: job for card, job in jobs.items() if job}
+        shown = self._driver.view.cards
+        return {card: job for card, job in self.holders().items() if card in shown}
 
     def _spacing(self, item: str) -> float:
         check = self._watch.catalogue.get(item) if self._watch is not None else None

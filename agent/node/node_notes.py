@@ -4,7 +4,7 @@ Each change of a condition is an event: a look cannot make many of them. Kernel 
 a second, so the same report is an event at most once a minute, with a count.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -42,8 +42,8 @@ class Notes:
     def __init__(self, events: EventStore) -> None:
         self._events = events
         self._told: dict[tuple[str, ...], _RepeatedEvent] = {}
-        #: Returns the job that holds a card, "" for none; set by the wiring.
-        self.holder: Callable[[int], str] = lambda card: ""
+        #: Returns the jobs that hold cards, by the cards; set by the wiring.
+        self.holders: Callable[[], Mapping[int, str]] = dict
         #: Returns the UUID of a card, "" if unknown.
         self.uuid_of: Callable[[int], str] = lambda card: ""
 
@@ -143,7 +143,7 @@ class Notes:
     def _of_card(self, card: int | None, uuid: str) -> dict[str, str]:
         if card is None:
             return {}
-        job = self.holder(card)
+        job = self.holders().get(card)
         return {"card": str(card), **({"uuid": uuid} if uuid else {}), **({"job": job} if job else {})}
 
     def _append(self, event: Event) -> None:

@@ -20,7 +20,7 @@ from muster.agent.reset import reset_file
 from muster.agent.reset.reset_file import ResetEvent, ResetRecord, ResetState
 from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep, StepStatus
 from muster.agent.text import local
-from muster.probes.calls.heartbeat import until_tick
+from muster.probes.calls.heartbeat import tick
 from muster.probes.cards.accelerator import Card
 from muster.probes.cards.driver import View
 from muster.probes.kernel import process
@@ -177,7 +177,7 @@ class Resets:
             await self._tell_interrupted()
             task_status.started()
             while True:
-                await anyio.sleep(until_tick(AUTOMATIC_S))
+                await tick(AUTOMATIC_S)
                 await self._look_after_program()
                 if self._parts.config().reset.codes or self._refused:
                     await self._start_by_itself()

@@ -12,7 +12,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.telemetry import job_processes
 from muster.agent.telemetry.records import CardRecord, ProcRecord, RecordFile, Records, TelemetryRecord
 from muster.probes.calls import watched
-from muster.probes.calls.heartbeat import until_tick
+from muster.probes.calls.heartbeat import tick
 from muster.probes.cards.accelerator import SLOT
 from muster.probes.cards.driver import View
 from muster.probes.cards.sampler import ProcessLook
@@ -154,7 +154,7 @@ class Recording:
             else:
                 self._file.trouble = ""
             while True:
-                await anyio.sleep(until_tick(NOTICE_S))
+                await tick(NOTICE_S)
                 if self._path() != path:
                     tasks.cancel_scope.cancel()
                     break

@@ -9,11 +9,10 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, Protocol, TypeVar
 
-import anyio
-
+from muster.probes.calls.heartbeat import Nap
 from muster.probes.kernel.dataclass import dataclass
 
 K = TypeVar("K", bound=Hashable)
@@ -116,41 +115,29 @@ class CallThreads:
         A key that has kept an earlier call for longer than that is not waited for: it is Late at once. A call that was
         not begun in time is not made.
         """
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        loop, nap, done = asyncio.get_running_loop(), Nap(), False
+
+        def end() -> None:
+            nonlocal done
+            done = True
+            nap.end()
 
         def over() -> None:
-            try:
-                loop.call_soon_threadsafe(done.set)
-            except RuntimeError:
-                pass  # the loop is closed: the caller has exited
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the caller has exited
+                loop.call_soon_threadsafe(end)
 
         made = self._calls(calls, limit_s, over)
         if made:
             self._submit(made)
+            until = loop.time() + limit_s
             try:
-                with anyio.move_on_after(limit_s), self._impatient(min(PATIENCE_S, _PART * limit_s), loop):
-                    await done.wait()
+                while not done and (left := until - loop.time()) > 0:
+                    await nap.sleep(min(PATIENCE_S, _PART * limit_s, left))
+                    if not done:
+                        self._reinforce()
             finally:
                 self._give_up(made)
         return self._outcomes(calls, made, limit_s)
-
-    @contextlib.contextmanager
-    def _impatient(self, patience_s: float, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Gives what still waits threads of its own, each time that so many seconds have passed. A timer of the loop: a
-        scope of anyio for each of these times costs more than most of the calls."""
-
-        timer: asyncio.TimerHandle
-
-        def look() -> None:
-            nonlocal timer
-            self._reinforce()
-            timer = loop.call_later(patience_s, look)
-
-        timer = loop.call_later(patience_s, look)
-        try:
-            yield
-        finally:
-            timer.cancel()
 
     def ask(self, calls: Mapping[K, Callable[[], T]], limit_s: float) -> dict[K, Answer[T] | CallFailure | Late]:
         """As `run`, for a call that one of these threads is making: it blocks, and another thread makes these calls."""

@@ -5,13 +5,11 @@ skips turns and counts them; turns never pile up. Each action begins a part of a
 all of them need the machine at once.
 """
 
+import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import field
-
-import anyio
-from anyio import CancelScope
 
 from muster.probes.kernel.dataclass import dataclass
 
@@ -32,6 +30,37 @@ def until_tick(period_s: float, now: float | None = None) -> float:
     return left if left >= period_s / 4 else left + period_s
 
 
+async def tick(period_s: float) -> None:
+    """Sleeps for so long."""
+    await asyncio.sleep(until_tick(period_s))
+
+
+class Nap:
+    """A sleep that may be ended, for one task: a scope of anyio for each costs more than most of what is done behind
+    it."""
+
+    __slots__ = ("_over",)
+
+    def __init__(self) -> None:
+        self._over: asyncio.Future[None] | None = None
+
+    async def sleep(self, seconds: float) -> None:
+        """At most for so long."""
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        timer = loop.call_later(seconds, self.end)
+        try:
+            await self._over
+        finally:
+            timer.cancel()
+            self._over = None
+
+    def end(self) -> None:
+        """Ends the present sleep, if there is one. To be called on the loop."""
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+
 @dataclass(slots=True, eq=False)
 class Beat:
     """An action every `period()` seconds (over 0), first `phase_s` (under 1) after the whole second of the start.
@@ -48,34 +77,32 @@ class Beat:
     skipped: int = 0
     took_s: float = 0.0
     _soon: bool = field(default=False, init=False)
-    _nap: CancelScope | None = field(default=None, init=False)
+    _nap: Nap = field(default_factory=Nap, init=False)
 
     def soon(self) -> None:
         """Has it done out of turn, at once or APART_S after it was begun last; the next time is a period after that. To
         be called on the loop."""
         self._soon = True
-        if self._nap is not None:
-            self._nap.cancel()
+        self._nap.end()
 
     async def run(self) -> None:
         """For ever."""
-        now = anyio.current_time()
+        time_of = asyncio.get_running_loop().time
+        now = time_of()
         last = now - now % 1 + self.phase_s - self.period()  # turns on whole seconds are those of `until_tick`
         begun = -math.inf
         while True:
-            begin = anyio.current_time()
+            begin = time_of()
             due = last + self.period()
             wanted = min(due, begun + APART_S) if self._soon else due
             if (left := wanted - begin) > EARLY_S:
-                with CancelScope() as self._nap:
-                    await anyio.sleep(min(left, until_tick(NOTICE_S, begin)))
-                self._nap = None
+                await self._nap.sleep(min(left, until_tick(NOTICE_S, begin)))
                 continue
             if begin < due - EARLY_S:
                 last = begin - self.period()
             self._soon, begun = False, begin
             await self.act()
-            now, period = anyio.current_time(), self.period()
+            now, period = time_of(), self.period()
             self.done += 1
             self.took_s = now - begin
             self.skipped += int(self.took_s // period)

@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from muster.probes.calls import watched
-from muster.probes.calls.heartbeat import Beat, until_tick
+from muster.probes.calls.heartbeat import Beat, tick
 from muster.probes.cards.driver import Driver, View, What
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.job_traffic import JobTraffic, Traffic
@@ -139,7 +139,7 @@ class Sampler:
         while True:
             if self._rates().enabled is on:
                 return
-            await anyio.sleep(until_tick(OFF_S))
+            await tick(OFF_S)
 
     async def _readings(self) -> None:
         limit = max(READINGS_S, self._rates().readings_s)

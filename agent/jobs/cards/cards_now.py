@@ -13,7 +13,7 @@ from muster.agent import threads
 from muster.agent.host import state_file
 from muster.agent.jobs.cards.leasing import Leasing
 from muster.agent.jobs.entry import Entry
-from muster.probes.calls.heartbeat import until_tick
+from muster.probes.calls.heartbeat import tick
 from muster.probes.kernel import process
 from muster.supervisors.model.card_identity import CardsNow
 from muster.supervisors.model.lifecycle import Job
@@ -48,7 +48,7 @@ class CardsKept:
                 now = anyio.current_time()
                 if now >= until or not _are_same(before, seen):
                     until = now + NODES_S if await self._keep() else now
-                await anyio.sleep(until_tick(LOOK_S))
+                await tick(LOOK_S)
         finally:
             self._entry.note("cards", "")
 

@@ -80,6 +80,11 @@ class CardLeases:
         """The kind of this node's cards."""
         return next((card.kind for card in self._found.values()), SLOT)
 
+    @property
+    def holders(self) -> Mapping[int, str]:
+        """Jobs by the present numbers of their cards."""
+        return self._holder
+
     def all(self) -> list[Lease]:
         """By index."""
         indices = sorted(self._found.keys() | self._holder.keys())

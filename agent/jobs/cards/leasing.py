@@ -92,9 +92,9 @@ class Leasing:
         """Whether all of these are cards of this node."""
         return self._driver.view.cards.keys() >= set(indices)
 
-    def holder(self, index: int) -> str:
-        """The job that holds this card; "" for none."""
-        return next((lease.job_id for lease in self._cards.all() if lease.card.index == index), "")
+    def holders(self) -> Mapping[int, str]:
+        """The jobs that hold cards, by the cards."""
+        return self._cards.holders
 
     def reserve(self, cards: Mapping[int, str]) -> None:
         """Keeps these cards, each with a sentence that says why, from new jobs until the next call. A job that holds

@@ -13,6 +13,7 @@ import anyio
 import structlog
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.errors import JobNotFound
 from muster.agent.jobs.cards.leasing import OnCards
 from muster.agent.jobs.ended import ended_scan
@@ -54,6 +55,8 @@ class EndedJobs:
         self.damaged: dict[str, str] = {}
         #: Those among them that could not be read: that may be temporary.
         self.unread: set[str] = set()
+        #: Tells of another one.
+        self.unread_grown = Changes()
         #: Set once the index has all jobs that had ended before the daemon started.
         self.indexed = anyio.Event()
         #: Called with each job that ends, and with the id of each job whose record is removed.
@@ -105,14 +108,18 @@ class EndedJobs:
     def add(self, entry: Entry) -> None:
         """Adds a job that has ended or is damaged."""
         self._held[entry.job_id] = entry
-        if entry.unread:
-            self.unread.add(entry.job_id)
+        self._note_unread(entry)
         self._put(Ended.of(entry))
         self._keep(entry)
         if entry.damaged:
             self.on_damaged(entry)
         for call in self.on_ended:
             call(entry)
+
+    def _note_unread(self, entry: Entry) -> None:
+        if entry.unread:
+            self.unread.add(entry.job_id)
+            self.unread_grown.tell()
 
     def expect(self, job_id: str) -> None:
         """Notes a job that has ended: `index` reads more of it."""
@@ -146,8 +153,7 @@ class EndedJobs:
                 if summary is None:  # unexpected content: reading the whole job finds out what it is
                     entry = await self.get(job_id)
                     if self._is_open(job_id):
-                        if entry.unread:
-                            self.unread.add(job_id)
+                        self._note_unread(entry)
                         self._put(Ended.of(entry))
                         self._tell_lacking(entry)
                         if entry.damaged:

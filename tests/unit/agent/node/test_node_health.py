@@ -326,7 +326,7 @@ async def test_a_check_that_fails_by_a_defect_is_unknown_and_so_is_the_log_that_
 
 async def test_looks_on_demand_have_fresh_readings_and_the_jobs_of_the_cards(house: House):
     health = await house.load()
-    health.holder = {3: "job-a"}.get  # type: ignore[assignment]  # a test's: None is as good as empty
+    health.holders = lambda: {3: "job-a"}
     house.looker.results |= {"temperature": [hot()], "gpu-lost": [lost(0), fine("gpu-lost")]}
     assert [r.code for r in await health.look(("temperature",), [0])] == []
     assert house.looker.looks == [(("temperature",), [0], 0.0, {3: "job-a"})]

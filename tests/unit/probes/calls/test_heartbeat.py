@@ -1,5 +1,6 @@
 """Beats on a clock that a test sets."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import anyio
 import pytest
 
 from muster.probes.calls import heartbeat
-from muster.probes.calls.heartbeat import Beat, until_tick
+from muster.probes.calls.heartbeat import Beat, Nap, until_tick
 
 
 class Over(Exception):
@@ -15,20 +16,26 @@ class Over(Exception):
 
 
 class Clock:
-    """Time passes by sleeping, and by what `act` takes."""
+    """A loop whose time passes by waiting for a timer, and by what `act` takes."""
 
     def __init__(self, end: float) -> None:
         self.now = 1000.0
         self._end = self.now + end
+        self.create_future = asyncio.get_running_loop().create_future
 
-    def current_time(self) -> float:
+    def time(self) -> float:
         return self.now
 
-    async def sleep(self, seconds: float) -> None:
+    def call_later(self, seconds: float, call: Callable[[], None]) -> SimpleNamespace:
         assert seconds > 0
         self.now += seconds
         if self.now > self._end:
             raise Over
+        call()
+        return SimpleNamespace(cancel=lambda: None)
+
+    def rule(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(heartbeat, "asyncio", SimpleNamespace(get_running_loop=lambda: self))
 
 
 def at(clock: Clock, times: list[float], takes: Callable[[int], float]) -> Callable[[], Awaitable[None]]:
@@ -47,7 +54,7 @@ async def run(
     phase: float,
 ) -> tuple[list[float], Beat]:
     clock, times = Clock(end), list[float]()
-    monkeypatch.setattr(heartbeat, "anyio", SimpleNamespace(current_time=clock.current_time, sleep=clock.sleep))
+    clock.rule(monkeypatch)
     beat = Beat("x", lambda: period(clock), at(clock, times, takes), phase)
     with pytest.raises(Over):
         await beat.run()
@@ -67,12 +74,12 @@ async def test_a_timer_that_fires_a_little_early_is_not_waited_for_twice(monkeyp
     class Early(Clock):
         sleeps = 0
 
-        async def sleep(self, seconds: float) -> None:
+        def call_later(self, seconds: float, call: Callable[[], None]) -> SimpleNamespace:
             self.sleeps += 1
-            await super().sleep(seconds - 0.0004)
+            return super().call_later(seconds - 0.0004, call)
 
     clock, times = Early(4.5), list[float]()
-    monkeypatch.setattr(heartbeat, "anyio", SimpleNamespace(current_time=clock.current_time, sleep=clock.sleep))
+    clock.rule(monkeypatch)
     beat = Beat("x", lambda: 1.0, at(clock, times, lambda _: 0.0))
     with pytest.raises(Over):
         await beat.run()
@@ -120,7 +127,7 @@ async def test_it_runs_on_the_real_clock_until_it_is_cancelled():
 
 async def test_what_is_wanted_soon_is_done_out_of_turn_and_the_next_a_period_later(monkeypatch: pytest.MonkeyPatch):
     clock, times = Clock(60), list[float]()
-    monkeypatch.setattr(heartbeat, "anyio", SimpleNamespace(current_time=clock.current_time, sleep=clock.sleep))
+    clock.rule(monkeypatch)
 
     async def act() -> None:
         times.append(round(clock.now - 1000, 6))
@@ -137,7 +144,7 @@ async def test_what_is_wanted_soon_is_done_out_of_turn_and_the_next_a_period_lat
 
 async def test_what_is_wanted_soon_does_not_put_off_what_is_due_anyway(monkeypatch: pytest.MonkeyPatch):
     clock, times = Clock(1.1), list[float]()
-    monkeypatch.setattr(heartbeat, "anyio", SimpleNamespace(current_time=clock.current_time, sleep=clock.sleep))
+    clock.rule(monkeypatch)
 
     async def act() -> None:
         times.append(round(clock.now - 1000, 6))
@@ -170,6 +177,25 @@ async def test_a_beat_that_sleeps_is_woken():
                 await changed.wait()
             tasks.cancel_scope.cancel()
     assert looks == 3
+
+
+async def test_a_nap_ends_by_itself_or_is_ended_and_an_end_before_it_counts_for_none():
+    nap, ended = Nap(), []
+
+    async def sleeper() -> None:
+        await nap.sleep(3600)
+        ended.append("early")
+
+    with anyio.fail_after(60):
+        nap.end()
+        await nap.sleep(0.001)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sleeper)
+            await anyio.wait_all_tasks_blocked()
+            assert not ended
+            nap.end()
+            nap.end()
+        assert ended == ["early"]
 
 
 @pytest.mark.parametrize(("now", "left"), [(100.0, 0.5), (100.25, 0.25), (100.375, 0.125), (100.4375, 0.5625)])
