@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from muster.agent.cli import check_words, gate
 from muster.agent.cli.client.address import Address, named_root, pass_address
 from muster.agent.cli.exits import CommandFailed, Exit
+from muster.agent.cli.fitness import check_words, gate
 from muster.agent.cli.parameters import DURATION, Parsed, pair
 from muster.agent.cli.printing import emit, emit_json, format_option, note
 from muster.agent.cli.spec import spec_values

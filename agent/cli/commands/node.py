@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.agent.cli import drills
 from muster.agent.cli.client.address import Address, pass_address
+from muster.agent.cli.fitness import drills
 from muster.agent.cli.parameters import DURATION, Parsed
 from muster.agent.cli.printing import as_dict, coloured, columns, emit, emit_json, folded, format_option, note, wide
 from muster.agent.text import clean, local, size, table
@@ -41,7 +41,7 @@ def node(context: click.Context, address: Address, fit: bool, as_json: bool) -> 
             raise click.UsageError("--fit runs nothing: leave out the command")
         return
     if fit:
-        from muster.agent.cli import gate
+        from muster.agent.cli.fitness import gate
 
         gate.answer(address, "json" if as_json else "line")
     from muster.agent.cli.client.calls import connect

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from muster.agent.cli.gate import FIT, NOT_FIT, UNKNOWN, Fitness
+from muster.agent.cli.fitness.gate import FIT, NOT_FIT, UNKNOWN, Fitness
 from tests.conftest import BIN, Daemon, eventually
 from tests.fakes import kube_api
 from tests.fakes.kube_api import KubeApi

@@ -6,9 +6,9 @@ import socket
 
 import click
 
-from muster.agent.cli import gate
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import CommandFailed
+from muster.agent.cli.fitness import gate
 from muster.agent.cli.parameters import DURATION, Parsed
 from muster.agent.cli.printing import emit, note
 

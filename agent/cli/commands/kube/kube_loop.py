@@ -12,7 +12,7 @@ from typing import Any
 
 from muster.agent.cli.commands.kube.node_api import CUT, GONE, KubeFailed, NodeApi
 from muster.agent.cli.commands.kube.node_marks import KubeChange, KubeMarks, changes, farewell, is_older, shown
-from muster.agent.cli.gate import NOT_FIT, Fitness
+from muster.agent.cli.fitness.gate import NOT_FIT, Fitness
 from muster.probes.kernel.backoff import Backoff
 from muster.probes.kernel.dataclass import dataclass
 

@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from muster.agent.cli.gate import FIT, NOT_FIT, UNKNOWN, Fitness
+from muster.agent.cli.fitness.gate import FIT, NOT_FIT, UNKNOWN, Fitness
 from muster.agent.text import utc
 from muster.probes.kernel.dataclass import dataclass
 

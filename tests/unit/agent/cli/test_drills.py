@@ -4,8 +4,8 @@ from collections import defaultdict, deque
 
 import pytest
 
-from muster.agent.cli import check_words, drills
 from muster.agent.cli.commands import node
+from muster.agent.cli.fitness import check_words, drills
 from muster.agent.cli.live import top_table
 from muster.v1 import job_pb2, node_pb2, telemetry_pb2
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.cli import gate
 from muster.agent.cli.client.address import Address
+from muster.agent.cli.fitness import gate
 from muster.client import own_token
 
 

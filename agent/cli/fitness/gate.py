@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from muster.agent.cli import drills
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.exits import CommandFailed, NoDaemon, Why
+from muster.agent.cli.fitness import drills
 from muster.agent.cli.printing import as_dict, emit, emit_json, note
 from muster.agent.text import clean, cut
 from muster.probes.kernel.dataclass import dataclass

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.agent.cli import drills
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import CommandFailed, Exit
+from muster.agent.cli.fitness import drills
 from muster.agent.cli.printing import as_dict, emit, emit_json, format_option
 from muster.agent.text import span, table
 
