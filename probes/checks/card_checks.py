@@ -64,7 +64,7 @@ async def check(wanted: CardsWanted, driver: Driver, *, deadline_s: float) -> Ch
         return _not_wanted(driver.view)
     end = anyio.current_time() + deadline_s
     view = await driver.ready(deadline_s=deadline_s)
-    if not driver.opened:
+    if not driver.opened and not driver.closed_for:
         return _unlisted("cards", CardAnswer(Code.PROBE_TIMED_OUT, f"no driver was found within {deadline_s:g} s"))
     if view.kind == SLOT and view.driver is not None:
         return _unlisted("cards", _trouble(view.driver, of_driver=True))

@@ -144,6 +144,7 @@ def run(
         gate.answer(address, form or ("json" if as_json else "line"), within)
     import anyio
 
+    from muster.agent.cli.fitness import crash_guard
     from muster.agent.cli.live.at_terminal import working
     from muster.agent.config import loading
     from muster.agent.config.schema import Config
@@ -164,13 +165,14 @@ def run(
         return
     if user:
         _refuse_unknown(user)
+    crash = crash_guard.fork()
     daemon, nursery = _parents(address) if _has_ulimit(items) else (0, 0)
     root = named_root(context.find_root())
     here = address if active and address.path is not None else None
     asked = _Asked(items, cards, active, hosts, user, daemon, nursery, _remembered(root), root.active_figures, here)
     try:
         with working("checking the node") as say:
-            results = anyio.run(_checked, settings, asked, say)
+            results = anyio.run(_checked, settings, asked, say, crash)
     except node_checks.UnknownItem as error:
         raise CommandFailed(str(error), Exit.USAGE) from None
     if here is not None:
@@ -226,12 +228,10 @@ def _list(settings: "Config", as_json: bool) -> None:
         emit(table(["ITEM", "WHEN", "CHECKS"], [row[:3] for row in rows]))
 
 
-async def _checked(settings: "Config", asked: _Asked, say: Callable[[str], None]) -> "list[CheckResult]":
+async def _checked(settings: "Config", asked: _Asked, say: Callable[[str], None], crash: str) -> "list[CheckResult]":
     """All of them side by side, with the driver open for as long as that takes, and the active tests after them. `say`
-    takes how far they are. Raises UnknownItem, and CommandFailed for a file of limits that cannot be used."""
-    import contextlib
-    import faulthandler
-
+    takes how far they are; where there was a `crash` the driver stays closed for it. Raises UnknownItem, and
+    CommandFailed for a file of limits that cannot be used."""
     import anyio
 
     from muster.agent.node import all_checks
@@ -240,11 +240,8 @@ async def _checked(settings: "Config", asked: _Asked, say: Callable[[str], None]
     from muster.probes.checks import precheck
     from muster.probes.node import node_checks
 
-    with contextlib.suppress(RuntimeError, OSError):  # stderr is closed
-        # A driver's library (NVML, DCMI) that crashes ends this process: its stack names the call.
-        faulthandler.enable(all_threads=False)
     deadline_s = min(settings.cards.driver_deadline_s, settings.checks.deadline_s)
-    driver = Driver(lambda: DriverSettings(deadline_s, settings.cards.slots))
+    driver = Driver(lambda: DriverSettings(deadline_s, settings.cards.slots), closed=crash)
     looker = node_checks.Looker(lambda: settings.health, driver, inventory=asked.inventory)
     request = precheck.CheckRequest(
         cards=_wanted(asked.cards),
@@ -256,9 +253,12 @@ async def _checked(settings: "Config", asked: _Asked, say: Callable[[str], None]
     )
     of_node = [check.item for check in node_checks.catalogue(settings.health)]
     try:
-        await driver.open()
+        if not crash:
+            await driver.open()
         results = await all_checks.run(settings.checks, request, looker.look, of_node, asked.items)
-        return results + (await _tested(driver, settings, asked, request.cards, say) if asked.active else [])
+        if asked.active and not crash:
+            results += await _tested(driver, settings, asked, request.cards, say)
+        return results
     finally:
         with anyio.CancelScope(shield=True):
             await driver.close()

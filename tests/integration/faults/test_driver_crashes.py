@@ -1,16 +1,19 @@
 """A driver's library that ends the daemon which calls it."""
 
 import json
+import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from muster.agent.node import driver_crashes
 from muster.probes.kernel import process
-from tests.conftest import Daemon, alive, eventually
+from tests.conftest import BIN, Daemon, alive, eventually
 from tests.fakes import FakeCards
 from tests.fakes.card import FakeCard
 
@@ -52,13 +55,40 @@ def test_a_driver_that_crashes_the_daemon_twice_is_left_alone_and_jobs_can_be_st
     assert daemon.process is not None and daemon.process.poll() is None
 
 
-def test_a_check_that_a_driver_crashes_names_the_call(make_daemon: Callable[..., Daemon], cards: FakeCards) -> None:
+def test_a_check_that_a_driver_crashes_names_the_call_and_checks_the_rest(
+    make_daemon: Callable[..., Daemon], cards: FakeCards
+) -> None:
     daemon = make_daemon("", cards.env)
     daemon.kill()
     cards[1].crash("nvmlDeviceGetUUID")
-    checked = daemon.cli("check")
-    assert checked.returncode == -signal.SIGSEGV
+    checked = daemon.cli("check", "-o", "json", "--active")
+    assert checked.returncode == 2, checked.stderr
     assert "Segmentation fault" in checked.stderr and "in nvmlDeviceGetUUID" in checked.stderr
+    found = {one["item"]: one for one in json.loads(checked.stdout)["checks"]}
+    said = "NVML crashed `muster check` in nvmlDeviceGetUUID (SIGSEGV)"
+    assert found["gpu-check"]["status"] == "CRITICAL" and found["gpu-check"]["reason"].startswith(said)
+    assert {"dns", "ulimit", "disk-free"} <= found.keys(), "what needs no driver is checked"
+    of_cards = {"ecc", "row-remap", "clocks", "temperature", "nvlink", "recovery", "inventory"}
+    assert not [one for one in found.values() if one["item"] in of_cards and one["status"] == "OK"]
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_check_that_is_ended_leaves_nothing(tmp_path: Path, cards: FakeCards, by: signal.Signals) -> None:
+    config = tmp_path / "patient.toml"
+    config.write_text("[cards]\ndriver_deadline_s = 60\n[checks]\ndeadline_s = 60\n")
+    cards[1].hang("nvmlDeviceGetUUID")
+    env = os.environ | cards.env | {"MUSTER_ROOT": str(tmp_path / "no-daemon")}
+    with subprocess.Popen(
+        [BIN / "muster", "check", "--config", config], env=env, start_new_session=True, stdout=subprocess.DEVNULL
+    ) as checking:
+        eventually(cards[1].waits_in, message="the card is asked")
+        (child,) = psutil.Process(checking.pid).children()
+        if by is signal.SIGINT:
+            os.killpg(checking.pid, by)  # as a terminal does
+        else:
+            checking.send_signal(by)
+        assert checking.wait(60) == (130 if by is signal.SIGINT else -by)
+    eventually(lambda: not alive(child.pid), message="the process that asks the driver has ended")
 
 
 def test_the_driver_is_opened_again_when_the_pause_is_over(
