@@ -134,16 +134,16 @@ class InOrder:
         """Hands over a piece of work, which sees to its own errors."""
         self._add(piece, 1)
 
-    def ask(self, piece: Callable[[], T], answer: Callable[[T], object]) -> None:
+    def ask(self, piece: Callable[[], T], answer: Callable[[T], object], *, patient: bool = False) -> None:
         """Hands over a piece of work that raises nothing, and has the loop that runs here call `answer` with its
         result; nobody asks again before that.
 
         Where the last answer came within SOON_S and nothing else waits, the loop stands still for it, for as long at
         most: a write into the page cache takes a hundredth of that, and otherwise the loop and the thread take the
         interpreter's lock from each other at every system call. After one late answer the loop waits for none until
-        they come soon again.
+        they come soon again. `patient`: it does not wait for this one, however soon it comes.
         """
-        waits = self._soon and not self.waiting
+        waits = self._soon and not self.waiting and not patient
         asked = _AskedPiece(piece, answer, asyncio.get_running_loop(), late=not waits)
         self._add(partial(self._answered, asked), 1)
         if waits and not asked.wait(SOON_S if self._alive else 0.0):
@@ -240,10 +240,11 @@ class _AskedPiece(Generic[T]):
         """On the loop: gives the result if it is there within `limit_s` seconds. Blocks for as long."""
         self._done.acquire(timeout=limit_s)
         with self._lock:
-            self._late = self._result is None
-        if self._result is None:
+            result = self._result
+            self._late = result is None  # from here on the thread gives it, so it is not looked at again
+        if result is None:
             return False
-        self._answer(self._result[0])
+        self._answer(result[0])
         return True
 
 

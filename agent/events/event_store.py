@@ -208,7 +208,9 @@ class EventStore:
         if self._pending and not self._flying and not self._turning:
             self._flying = len(self._pending)
             lines = [segments.encode(self._line(*one)) for one in self._pending]
-            self._writer.ask(partial(self._written, self._segments[-1], self._fd, lines), self._told)
+            piece = partial(self._written, self._segments[-1], self._fd, lines)
+            # A disk that refuses at once must not be asked anew, with all that waits, for each event of a burst.
+            self._writer.ask(piece, self._told, patient=bool(self._unwritten))
         if self._look is None and self._shown < self._next - 1:
             self._look = self._loop.call_later(SHOW_S, self._looked, self._next - 1)
 

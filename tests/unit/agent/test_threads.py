@@ -206,3 +206,43 @@ async def test_an_answer_comes_when_there_is_a_thread_again(none: list[int]):
     thread.poke()
     await heard.next()
     assert heard == ["after all"]
+
+
+async def test_an_answer_that_comes_as_the_loop_gives_up_is_given_once(monkeypatch: pytest.MonkeyPatch):
+    asking, let_go, heard = threading.get_ident(), threading.Event(), Heard()
+    made = threading.Lock
+
+    class Paused:
+        """A lock behind which the loop's thread stands still until the other one is done."""
+
+        def __init__(self) -> None:
+            self._lock = made()
+            self.acquire, self.release = self._lock.acquire, self._lock.release
+
+        def __enter__(self) -> None:
+            self._lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self._lock.release()
+            if threading.get_ident() == asking and not let_go.is_set():
+                monkeypatch.undo()
+                let_go.set()
+                assert thread.settle(30)
+
+    thread = threads.InOrder("asked")
+    thread.hand(lambda: None)
+    assert thread.settle(30)
+    monkeypatch.setattr(threading, "Lock", Paused)
+    thread.ask(lambda: let_go.wait(30), heard)
+    for _ in range(10):
+        await anyio.lowlevel.checkpoint()
+    assert heard == [True]
+
+
+async def test_who_is_patient_waits_for_no_answer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(threads, "SOON_S", 60.0)
+    thread, heard = threads.InOrder("asked"), Heard()
+    thread.ask(lambda: "later", heard, patient=True)
+    assert not heard
+    await heard.next()
+    assert heard == ["later"]
