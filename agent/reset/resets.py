@@ -80,8 +80,10 @@ class Resets:
 
         self._refuse_second()
         await self._parts.driver.ready()
+        if self._left is not None:  # which card has which number may have changed since
+            await self._parts.driver.relist()
         view = self._view()
-        card = _named(view, name)
+        card = self._named(view, name)
         plan = await threads.run(reset_group.plan, view, card.index)
         self._refuse(card, plan, request)
         self._refuse_second()  # somebody may have begun one meanwhile
@@ -263,6 +265,31 @@ class Resets:
             return view  # the driver counts anew: this is another card
         known = replace(card, uuid=left.uuid, bus_id=left.bus_id)
         return replace(view, cards={**view.cards, left.card: known})
+
+    def _named(self, view: View, name: str) -> Card:
+        """The card of this name. While a reset that failed or was interrupted is open, the card's number is that of the
+        card it was begun for: the driver may have given the number to another. Raises NoSuchCard, CannotReset."""
+        left = self._left
+        if left is None or not (left.uuid or left.bus_id):
+            return _named(view, name)
+        who = left.bus_id or left.uuid
+        mine = [it for it in view.cards.values() if it.bus_id == left.bus_id or (it.uuid and it.uuid == left.uuid)]
+        mine.sort(key=lambda it: it.bus_id != left.bus_id)
+        open_for = f"the reset of {left.device} ({who}) is open"
+        if name == str(left.card):
+            if mine:
+                return mine[0]
+            raise CannotReset(
+                f"{open_for}, and the driver lists no such card any more: reboot the node; `muster node undrain` "
+                "returns it to service without the card"
+            )
+        card = _named(view, name)
+        if mine and card.index in (mine[0].index, *left.together):
+            return card
+        raise CannotReset(
+            f"card {card.index} ({card.bus_id or card.uuid}) is another one, and {open_for}: its end would pass for "
+            f"that one's. Reset that one with `muster node reset {left.card}`, or end it with `muster node undrain`"
+        )
 
     def _refuse(self, card: Card, plan: "ResetPlan", request: ResetRequest) -> None:
         from muster.probes.cards.reset import reset_program

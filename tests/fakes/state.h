@@ -81,6 +81,9 @@ struct moving {
 /* Of one function, or of all ("*"): what it returns, and whether it waits first. `waiting` counts calls that wait. */
 /* The code of a fault that ends the process, as a defect of the library would. */
 #define FAKE_CRASH 11111
+/* ... a field that says what is no number, or all bits, and calls it success. */
+#define FAKE_NAN 11112
+#define FAKE_ALL_BITS 11113
 
 struct fault {
     char function[64];

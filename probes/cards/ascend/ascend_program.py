@@ -253,7 +253,8 @@ class NpuSmi:
         info = self._info()
         row = next((row for row in info.rows if row.seat == seat), None)
         if row is None and info.cut:
-            raise DriverError(Trouble.NOT_TOLD, f"the table of npu-smi is cut off; cards in it: {len(info.rows)}")
+            why = "the table of npu-smi is cut off, or of a layout that muster does not know"
+            raise DriverError(Trouble.NOT_TOLD, f"{why}; cards in it: {len(info.rows)}")
         if row is None:
             raise DriverError(Trouble.LOST, f"not among the cards that npu-smi lists ({len(info.rows)})")
         return row

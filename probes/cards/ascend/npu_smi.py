@@ -74,9 +74,9 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """All that `npu-smi info` prints. `processes` None: it has no table of them (310B, and before 23.0). `cut`: it ends
-    between the two lines of a chip, so chips may be missing. `own_places`: each chip has a place of its own on the PCI
-    bus (910_93); those of a 310P board with two chips have one together."""
+    """All that `npu-smi info` prints. `processes` None: it has no table of them (310B, and before 23.0). `cut`: the
+    table of chips is cut off, or has lines that are not understood, so chips may be missing. `own_places`: each chip
+    has a place of its own on the PCI bus (910_93); those of a 310P board with two chips have one together."""
 
     version: str
     rows: tuple[NpuSmiRow, ...]
@@ -95,9 +95,12 @@ def info(text: str) -> Info | None:
     rows: list[NpuSmiRow] = []
     processes: list[Running] | None = None
     first: list[str] | None = None
+    skipped = framed = False
     for line in text.splitlines():
         if not line.startswith("|"):
+            framed |= line.startswith("+")
             continue
+        framed = False
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if match := re.search(r"\bVersion:\s*(\S+)", line):
             version = match[1]
@@ -109,15 +112,19 @@ def info(text: str) -> Info | None:
         elif section == "chips" and len(cells) > 2:
             # A chip's first line has its health there, which may be "NA", too.
             if first is None or not _BUS.fullmatch(cells[-2]):
+                skipped |= first is not None
                 first = cells
             elif row := _row(first, cells):
                 rows.append(row)
                 first = None
+            else:
+                skipped = True
         elif processes is not None and (process := _process(cells)):
             processes.append(process)
     if not section:
         return None
-    cut = section == "chips" and first is not None
+    # Each table ends with a line of its frame.
+    cut = skipped or not rows or (section == "chips" and (first is not None or not framed))
     return Info(version, tuple(rows), None if processes is None else tuple(processes), cut, own_places)
 
 

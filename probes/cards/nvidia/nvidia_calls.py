@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -208,7 +209,11 @@ class Nvml:
                 # Left as it was given: the driver passed it over, and says success (an H100 of fields 187 to 196).
                 continue
             if answer.nvmlReturn == 0 and name is not None:
-                found[answer.fieldId] = found.get(answer.fieldId, 0) + getattr(answer.value, name)
+                value = getattr(answer.value, name)
+                if math.isfinite(value):
+                    found[answer.fieldId] = found.get(answer.fieldId, 0) + value
+                elif failed is not None:
+                    failed(answer.fieldId, f"NVML says {value}")
             elif answer.nvmlReturn in _GRAVE:
                 raise trouble(answer.nvmlReturn)
             elif answer.nvmlReturn and answer.nvmlReturn not in _NO_READING and failed is not None:

@@ -34,6 +34,8 @@ _METRICS = {
     61: "fabric_tx",
 }
 _RATES, _MIB = frozenset({"pcie_tx", "pcie_rx", "fabric_rx", "fabric_tx"}), 1 << 20
+#: MiB per second that no card's links have.
+_FASTEST_MIB = 90e6
 #: nvmlGpmMetricsGet_t has no size in its version, and has grown with the library: 98 metrics up to CUDA 12.8, 210 up
 #: to 13.0, 477 in 13.5. This is the largest; a library fills the first `count`.
 _ROOM = 477
@@ -169,7 +171,10 @@ class Gpm:
             name = _METRICS.get(metric.id)
             if name is None or metric.code or not math.isfinite(metric.value) or metric.value < 0:
                 continue
-            found[name] = metric.value * _MIB if name in _RATES else min(metric.value, 100.0)
+            if name not in _RATES:
+                found[name] = min(metric.value, 100.0)
+            elif metric.value <= _FASTEST_MIB:
+                found[name] = metric.value * _MIB
         return Activity(over_s, **found) if found else None
 
     def _free(self, *samples: Any) -> None:

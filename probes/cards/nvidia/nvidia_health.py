@@ -40,6 +40,8 @@ _PAIR, _CONFIGURATION, _TRUE, _FALSE, _CORRECT = 0x3, 0xF, 1, 2, 1
 _HEALTHY, _UNHEALTHY, _LIMITED = 1, 2, 3
 #: What a card can have: degrees Celsius, MHz, lanes, generations of PCI Express.
 _COLDEST, _HOTTEST, _FASTEST, _LANES, _GENERATIONS = -60, 200, 20_000, 64, 16
+#: As many bytes as the API and the exporters can tell; all bits are no number, but NVML's word for "not told".
+_MOST_BYTES = 0xFFFFFFFFFFFFFFFE
 #: What the fields are in Health, where it matters that the driver failed to report one.
 _NAMES = {
     _MEMORY_TEMP: "mem_temp_c",
@@ -109,7 +111,7 @@ def health(nvml: Nvml, handle: Any) -> Health:
         encoder=within(_first(ask("encoder", "nvmlDeviceGetEncoderUtilization")), PERCENT),
         decoder=within(_first(ask("decoder", "nvmlDeviceGetDecoderUtilization")), PERCENT),
         energy_mj=number("energy_mj", COUNT, "nvmlDeviceGetTotalEnergyConsumption"),
-        fabric_bytes=_fabric_bytes(fields),
+        fabric_bytes=_fabric_bytes(look, fields),
         pcie_replay=ask("pcie_replay", "nvmlDeviceGetPcieReplayCounter"),
         pcie_width=number("pcie_width", _LANES, "nvmlDeviceGetCurrPcieLinkWidth"),
         pcie_width_max=number("pcie_width_max", _LANES, "nvmlDeviceGetMaxPcieLinkWidth"),
@@ -163,12 +165,13 @@ def _event_reasons(look: _HealthCalls) -> int | None:
     return None if value is None else int(value)
 
 
-def _fabric_bytes(fields: dict[int, float | int]) -> int | None:
+def _fabric_bytes(look: _HealthCalls, fields: dict[int, float | int]) -> int | None:
+    found = None
     if _DATA_TX in fields and _DATA_RX in fields:
-        return int(fields[_DATA_TX] + fields[_DATA_RX]) * 1024
-    if _BYTES_TX in fields and _BYTES_RX in fields:
-        return int(fields[_BYTES_TX] + fields[_BYTES_RX])
-    return None
+        found = int(fields[_DATA_TX] + fields[_DATA_RX]) * 1024
+    elif _BYTES_TX in fields and _BYTES_RX in fields:
+        found = int(fields[_BYTES_TX] + fields[_BYTES_RX])
+    return None if look.within("fabric_bytes", found, _MOST_BYTES) is None else found
 
 
 def _retired(fields: dict[int, float | int]) -> RetiredPages | None:

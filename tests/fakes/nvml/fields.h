@@ -1,6 +1,6 @@
 /* Values that are asked for by a number, several at a time. */
 
-enum { UI = 1, ULL = 3, SI = 5 };
+enum { DOUBLE = 0, UI = 1, ULL = 3, SI = 5 };
 
 static void give(nvmlFieldValue_t *field, unsigned type, uint64_t value)
 {
@@ -122,8 +122,15 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFi
             snprintf(name, sizeof name, "field:%u", fields[i].fieldId);
             fields[i].nvmlReturn = obey(the_state(), card->faults, &card->fault_count, name);
         }
-        if (!fields[i].nvmlReturn)
+        if (!fields[i].nvmlReturn) {
             fields[i].nvmlReturn = one_field(card, &fields[i]);
+        } else if (fields[i].nvmlReturn == FAKE_NAN || fields[i].nvmlReturn == FAKE_ALL_BITS) {
+            if (fields[i].nvmlReturn == FAKE_NAN)
+                fields[i].valueType = DOUBLE, fields[i].value.dVal = __builtin_nan("");
+            else
+                give(&fields[i], ULL, UINT64_MAX);
+            fields[i].nvmlReturn = OK;
+        }
     }
     return OK;
 }

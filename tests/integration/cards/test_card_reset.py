@@ -137,9 +137,11 @@ def test_a_failure_puts_back_what_was_changed_or_says_how(make_daemon, cards):
     assert any(failed in text and "node reset 0" in text for text in node(daemon).warnings)
     assert node(daemon).drain.reason == "new cables"
     cards.clear("nvidia-smi")
-    # A reset that changes nothing tells of the drain, and forgets nothing.
+    # One that changes nothing tells of the drain, and forgets nothing; of another card there is none meanwhile, whose
+    # end would pass for this one's.
+    assert daemon.cli("start", "--job-id", "too", "--cards", "0,", "--", "true").returncode == 5
     code, told, notes = reset(daemon, "1", "--wait", "0s")
-    assert code == 1 and "nothing was changed, and the node stays drained (new cables)" in notes
+    assert code == 5 and "the reset of card 0 " in notes and "is open" in notes and "muster node undrain" in notes
     assert any(failed in text for text in node(daemon).warnings)
     # A card that is wrong after it stays out of service.
     (cards.folder / "cuda.plan").write_text(f"{cards[0].bus_id} wrong 1\n")
@@ -148,8 +150,8 @@ def test_a_failure_puts_back_what_was_changed_or_says_how(make_daemon, cards):
     assert code == 1 and came_out(told).get("active") == "given up", (told, notes)
     assert "ACTIVE_WRONG_RESULT" in notes and "ACTIVE_WRONG_RESULT" in node(daemon).drain.reason
     assert cards[0].persistence and cards.resets == 1
-    # Nor does a reset that changes nothing end the drain of one that failed.
-    assert reset(daemon, "1", "--wait", "0s")[0] == 1
+    # Nor does a reset of another card end the drain of one that failed.
+    assert reset(daemon, "1", "--wait", "0s")[0] == 5
     assert "ACTIVE_WRONG_RESULT" in node(daemon).drain.reason
     # The next one that succeeds takes the node into service again.
     (cards.folder / "cuda.plan").write_text("")
@@ -280,6 +282,30 @@ def test_a_card_that_does_not_come_back_keeps_its_ids(make_daemon, hanging):
     code, told, notes = reset(daemon, hanging[2].uuid, "--force")
     assert code == 0, (told, notes)
     assert hanging.resets == 2 and not node(daemon).warnings
+
+
+@pytest.mark.slow
+def test_the_number_of_a_card_that_is_gone_after_its_reset_means_no_other(make_daemon, hanging):
+    daemon = make_daemon(CONFIG + "[reset]\nreturn_s = 3\n", hanging.env)
+    bus = hanging[2].bus_id
+    client = begin_reset(daemon, hanging, "1")
+    hanging[1].remove()  # the card behind it has its number now
+    hanging.clear("nvidia-smi")
+    client.communicate(timeout=60)
+    assert client.returncode == 1
+    eventually(lambda: len(node(daemon).cards) == 3)
+    for again in ("1", "2", bus):
+        code, told, notes = reset(daemon, again, "--force")
+        assert code == 5 and "muster node undrain" in notes, (told, notes)
+    assert "lists no such card any more: reboot the node" in daemon.cli("node", "reset", "1").stderr
+    asked = [call for call in hanging.program_calls if "--gpu-reset" in call]
+    assert asked == [f"nvidia-smi --gpu-reset -i {hanging[1].bus_id}"] and node(daemon).HasField("drain")
+    # It comes back: its number is its own again.
+    hanging[1].insert()
+    code, told, notes = reset(daemon, "1")
+    assert code == 0, (told, notes)
+    assert hanging.program_calls[-2] == f"nvidia-smi --gpu-reset -i {hanging[1].bus_id}"
+    assert not node(daemon).HasField("drain") and not node(daemon).warnings
 
 
 @pytest.mark.slow

@@ -708,6 +708,7 @@ SECOND = (
     "| 7     910B3               | Alarm         | -           37                0    / 0             |\\n"
     "| 0                         | 0000:42:00.0  | 0           0    / 0          3400 / 65536         |\\n"
 )
+FRAME = "+===========================+===============+====================================================+\\n"
 PROCESSES = (
     "| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |\\n"
     "| No running processes found in NPU 6                                                            |\\n"
@@ -796,7 +797,7 @@ def test_what_it_told_gets_old(smi, tmp_path, monkeypatch):
     monkeypatch.setattr(ascend_program, "SERVES_S", 0.0)
     backend = opened(smi())
     assert backend.read(1).util == 0.0
-    smi(info=f"printf '{TABLE}'")
+    smi(info=f"printf '{TABLE}{FRAME}'")
     with pytest.raises(DriverError, match=r"not among the cards that npu-smi lists \(1\)") as caught:
         backend.read(1)
     assert caught.value.trouble is Trouble.LOST
@@ -939,7 +940,37 @@ def test_processes_have_the_numbers_that_they_have_here(smi, monkeypatch, host, 
 def test_a_card_behind_the_end_of_a_torn_table_is_not_lost(smi):
     backend = opened(smi(info=f"printf '{TABLE}{SECOND}' | head -6"))
     assert backend.read(0).util == 97.0
-    with pytest.raises(DriverError, match="cut off; cards in it: 1") as caught:
+    with pytest.raises(DriverError, match=r"cut off, .*; cards in it: 1") as caught:
+        backend.read(1)
+    assert caught.value.trouble is Trouble.NOT_TOLD
+
+
+def with_a_column(table, place):
+    """The table as a later npu-smi may print it: a cell more in each line of a chip, before the end or at it."""
+    lines = []
+    for line in table.split("\\n"):
+        cells = line.strip("|").split("|")
+        if len(cells) > 1 and "Process" not in line:
+            cells.insert(len(cells) + place, " 0 ")
+            line = "|" + "|".join(cells) + "|"
+        lines.append(line)
+    return "\\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        with_a_column(TABLE + SECOND, 0) + FRAME + PROCESSES,
+        with_a_column(TABLE + SECOND, -1) + FRAME,
+        TABLE,
+        TABLE[: TABLE.index("| 6 ")] + FRAME,
+    ],
+    ids=["a-column-more", "a-column-within", "the-end-is-missing", "no-chips"],
+)
+def test_a_card_of_a_table_that_is_not_understood_is_not_lost(smi, table):
+    backend = opened(smi(info=f"printf '{table}'"))
+    assert len(backend.cards()) == 2
+    with pytest.raises(DriverError) as caught:
         backend.read(1)
     assert caught.value.trouble is Trouble.NOT_TOLD
 

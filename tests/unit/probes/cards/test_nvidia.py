@@ -16,6 +16,7 @@ from muster.probes.cards.nvidia import nvidia_calls, nvidia_card
 from muster.probes.cards.nvidia.backend import Nvidia
 from tests.conftest import eventually
 from tests.fakes import FakeCards
+from tests.fakes.state import CONSTANTS
 
 GIB = 1 << 30
 
@@ -330,6 +331,20 @@ def test_what_no_card_can_have_is_not_told(both):
     card.sram_uncorrected = 0
     card.util, card.temp_c = 100, 0
     assert (backend.read(3).util, backend.health(3).temp_c) == (100, 0)
+
+
+@pytest.mark.parametrize("number", [29, 138, 139, 161, 230])
+@pytest.mark.parametrize("says", ["FAKE_NAN", "FAKE_ALL_BITS"])
+def test_a_field_that_is_no_number_costs_no_other(both, number, says):
+    cards, backend = both
+    cards[3].temp_c = 50
+    cards[3].fail(f"field:{number}", CONSTANTS[says])
+    health = backend.health(3)
+    assert health.temp_c == 50 and health.remapped is not None and health.ecc_on is not None
+    untold = {138: "fabric_bytes", 139: "fabric_bytes", 230: "recovery_action", 161: "link_errors", 29: "retired"}
+    if says == "FAKE_NAN" and number != 29:  # a card of that age has none
+        assert getattr(health, untold[number]) is None
+    assert health.fabric_bytes is None or health.fabric_bytes < 1 << 64
 
 
 @pytest.mark.parametrize(

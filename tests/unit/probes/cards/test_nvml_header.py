@@ -77,6 +77,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "nvidia_gpm": {
         "LEAST_S": None,
+        "_FASTEST_MIB": None,
         "_METRICS": {
             "graphics": "NVML_GPM_METRIC_GRAPHICS_UTIL",
             "sm": "NVML_GPM_METRIC_SM_UTIL",
@@ -95,7 +96,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_VERSION": "NVML_GPM_METRICS_GET_VERSION",
     },
     "nvidia_health": {
-        **dict.fromkeys(("_COLDEST", "_HOTTEST", "_FASTEST", "_LANES", "_GENERATIONS"), None),
+        **dict.fromkeys(("_COLDEST", "_HOTTEST", "_FASTEST", "_LANES", "_GENERATIONS", "_MOST_BYTES"), None),
         "_SM": "NVML_CLOCK_SM",
         "_MEM": "NVML_CLOCK_MEM",
         "_CORRECTED": "NVML_MEMORY_ERROR_TYPE_CORRECTED",
