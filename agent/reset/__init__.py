@@ -1,7 +1,7 @@
 """Resets a card: drain the node, wait for the card's jobs, close the driver, reset and test the card, undrain the node.
 
 Others use: `resets.Resets`, the only way to a reset, and `reset_report` for what it reports meanwhile. `reset_run` is
-the procedure, with `card_return` (is a card back?) and `last_tests` (is it in order?); `reset_file` is what survives
-the daemon, and `drain_tests` tests the free cards of a drained node. The programs and rules of the vendors are in
-probes/cards/reset/.
+the procedure, with `reset_target` (which card?), `card_return` (is it back?) and `last_tests` (is it in order?);
+`reset_file` is what survives the daemon, and `drain_tests` tests the free cards of a drained node. The programs and
+rules of the vendors are in probes/cards/reset/.
 """

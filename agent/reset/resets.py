@@ -13,10 +13,10 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
-from muster.agent.errors import ApiError, CannotReset, NoSuchCard, ResetUnderWay
+from muster.agent.errors import ApiError, CannotReset, ResetUnderWay
 from muster.agent.host import state_file
 from muster.agent.jobs.cards.leases import Lease
-from muster.agent.reset import reset_file
+from muster.agent.reset import reset_file, reset_target
 from muster.agent.reset.reset_file import ResetEvent, ResetRecord, ResetState
 from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep, StepStatus
 from muster.agent.text import local
@@ -82,8 +82,11 @@ class Resets:
         await self._parts.driver.ready()
         if self._left is not None:  # which card has which number may have changed since
             await self._parts.driver.relist()
-        view = self._view()
-        card = self._named(view, name)
+        view = reset_target.known(self._parts.driver.view, self._left)
+        card = reset_target.named(view, name, self._left)
+        now = await self._parts.driver.describe(card.index)
+        if now is not None and now.mig:  # somebody may have switched it on since the card was listed
+            view = replace(view, cards={**view.cards, card.index: replace(card, mig=True)})
         plan = await threads.run(reset_group.plan, view, card.index)
         self._refuse(card, plan, request)
         self._refuse_second()  # somebody may have begun one meanwhile
@@ -255,42 +258,6 @@ class Resets:
             )
         raise ResetUnderWay(f"{who}, and SIGKILL does not end it: reboot the node")
 
-    def _view(self) -> View:
-        """The present one, in which a card that no longer tells its ids has those that it had at its last reset."""
-        view, left = self._parts.driver.view, self._left
-        card = view.cards.get(left.card) if left is not None else None
-        if left is None or card is None or card.uuid or card.bus_id:
-            return view
-        if any(left.uuid == it.uuid or left.bus_id == it.bus_id for it in view.cards.values() if it.uuid):
-            return view  # the driver counts anew: this is another card
-        known = replace(card, uuid=left.uuid, bus_id=left.bus_id)
-        return replace(view, cards={**view.cards, left.card: known})
-
-    def _named(self, view: View, name: str) -> Card:
-        """The card of this name. While a reset that failed or was interrupted is open, the card's number is that of the
-        card it was begun for: the driver may have given the number to another. Raises NoSuchCard, CannotReset."""
-        left = self._left
-        if left is None or not (left.uuid or left.bus_id):
-            return _named(view, name)
-        who = left.bus_id or left.uuid
-        mine = [it for it in view.cards.values() if it.bus_id == left.bus_id or (it.uuid and it.uuid == left.uuid)]
-        mine.sort(key=lambda it: it.bus_id != left.bus_id)
-        open_for = f"the reset of {left.device} ({who}) is open"
-        if name == str(left.card):
-            if mine:
-                return mine[0]
-            raise CannotReset(
-                f"{open_for}, and the driver lists no such card any more: reboot the node; `muster node undrain` "
-                "returns it to service without the card"
-            )
-        card = _named(view, name)
-        if mine and card.index in (mine[0].index, *left.together):
-            return card
-        raise CannotReset(
-            f"card {card.index} ({card.bus_id or card.uuid}) is another one, and {open_for}: its end would pass for "
-            f"that one's. Reset that one with `muster node reset {left.card}`, or end it with `muster node undrain`"
-        )
-
     def _refuse(self, card: Card, plan: "ResetPlan", request: ResetRequest) -> None:
         from muster.probes.cards.reset import reset_program
 
@@ -386,14 +353,6 @@ class Resets:
             await threads.run(state_file.write, self._path, self._state)
         except OSError as error:
             _log.warning("reset.unwritten", path=str(self._path), error=str(error))
-
-
-def _named(view: View, name: str) -> Card:
-    for index, card in view.cards.items():
-        if name.lower() in (str(index), card.uuid.lower(), card.bus_id, card.serial.lower()):
-            return card
-    have = ", ".join(map(str, view.cards)) or "none"
-    raise NoSuchCard(f"card {name!r}: the cards of this node are {have}")
 
 
 def _unfinished(record: ResetRecord) -> str:

@@ -20,7 +20,7 @@ from muster.probes.cards.accelerator import SLOT, Backend, Card, CardEvent, Driv
 from muster.probes.cards.driver_settings import DriverSettings
 from muster.probes.cards.drivers import Finder, FoundDriver, vendors
 from muster.probes.cards.listening import Listening
-from muster.probes.cards.view import CardTroubles, Seen, Sick, View, What, described_by, linked
+from muster.probes.cards.view import CardTroubles, Seen, Sick, View, What, described_by, linked, with_slots
 from muster.probes.kernel.backoff import Backoff
 
 K = TypeVar("K", bound=Hashable)
@@ -165,6 +165,15 @@ class Driver:
             anew = isinstance(outcome, Answer) and {card.index for card in outcome.value} != self._listed
         return await self.open() if anew and generation == self._generation and not self._closed else self._view
 
+    async def describe(self, index: int) -> Card | None:
+        """What a card of the view says of itself now; None where it says nothing in time. The view stays as it is."""
+        backend, card = self._backend, self._view.cards[index]
+        if backend is None:
+            return None
+        calls = {index: partial(backend.describe, card)}
+        outcome = (await self.call_threads.run(calls, self._settings().driver_deadline_s))[index]
+        return outcome.value if isinstance(outcome, Answer) else None
+
     async def wait_events(self) -> list[CardEvent]:
         """What the driver has reported since the last call; empty after a while where there is nothing, or nobody to
         report. For a task that does nothing else."""
@@ -223,7 +232,7 @@ class Driver:
         if self.closed_for:
             return
         if view.kind == SLOT and view.driver is None:
-            self._view = view = _with_slots(view, self._finder.slots())
+            self._view = view = with_slots(view, self._finder.slots())
             pause = LOOK_S
         elif view.driver is not None:
             pause = REOPEN_S
@@ -389,7 +398,3 @@ class Driver:
     def _hangs(self, running_s: float, waited_s: float) -> bool:
         """Whether a call hangs: it was waited for, or has been running, for about as long as one may take."""
         return max(running_s, waited_s) >= _ABOUT * self._settings().driver_deadline_s
-
-
-def _with_slots(view: View, slots: tuple[Card, ...]) -> View:
-    return view if len(slots) == len(view.cards) else replace(view, cards={card.index: card for card in slots})

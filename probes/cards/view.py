@@ -139,3 +139,8 @@ class CardTroubles:
             elif told or untold:
                 found[index] = (told or untold)[0]
         return found
+
+
+def with_slots(view: View, slots: tuple[Card, ...]) -> View:
+    """The view of a host without cards, with so many slots."""
+    return view if len(slots) == len(view.cards) else replace(view, cards={card.index: card for card in slots})

@@ -27,7 +27,7 @@ LATER = {
     "muster.agent.logs.pieces",
 }
 #: Modules of muster that this daemon imports before it listens.
-DAEMON = 411
+DAEMON = 412
 
 
 def imported(*arguments: str) -> set[str]:

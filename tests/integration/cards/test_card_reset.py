@@ -170,6 +170,10 @@ def test_what_cannot_be_reset_is_refused_and_nothing_changes(make_daemon, cards)
     for card, why in (("1", "vGPU"), ("2", "MIG mode"), ("1200", "MIG instance"), ("3", "--force"), ("9", "cards of")):
         done = daemon.cli("node", "reset", card)
         assert done.returncode == 5 and why in done.stderr, done.stderr
+    cards[0].mig = 1  # while the daemon runs
+    done = daemon.cli("node", "reset", "0")
+    assert done.returncode == 5 and "it is in MIG mode" in done.stderr, done.stderr
+    cards[0].mig = 0
     assert not node(daemon).HasField("drain") and not cards.program_calls
     os.unlink(cards.folder / "bin/nvidia-smi")
     assert "not found in PATH" in daemon.cli("node", "reset", "0").stderr
