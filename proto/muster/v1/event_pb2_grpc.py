@@ -46,10 +46,11 @@ class EventServiceServicer(object):
 
     def Watch(self, request, context):
         """Streams events from a cursor on. Every message carries the cursor after it: a watcher that remembers it and starts
-        again with it misses nothing and sees nothing twice, also across restarts of the daemon. After 15 s without an event
-        it sends a bookmark: a message without an event that only carries the cursor. If the stored history no longer
-        reaches back to the cursor, the call ends with OUT_OF_RANGE / CURSOR_TOO_OLD, and the message names the oldest
-        cursor.
+        again with it misses nothing and sees nothing twice, also across restarts of the daemon. Only what was shown while the
+        disk did not take it (a warning of the node) comes again, if the daemon is killed before the disk does. After 15 s
+        without an event it sends a bookmark: a message without an event that only carries the cursor. If the stored history
+        no longer reaches back to the cursor, the call ends with OUT_OF_RANGE / CURSOR_TOO_OLD, and the message names the
+        oldest cursor.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -33,10 +33,11 @@ class EventServiceStub:
     def __new__(cls, channel: _aio.Channel) -> EventServiceAsyncStub: ...
     Watch: _grpc.UnaryStreamMultiCallable[_event_pb2.WatchRequest, _event_pb2.WatchResponse]
     """Streams events from a cursor on. Every message carries the cursor after it: a watcher that remembers it and starts
-    again with it misses nothing and sees nothing twice, also across restarts of the daemon. After 15 s without an event
-    it sends a bookmark: a message without an event that only carries the cursor. If the stored history no longer
-    reaches back to the cursor, the call ends with OUT_OF_RANGE / CURSOR_TOO_OLD, and the message names the oldest
-    cursor.
+    again with it misses nothing and sees nothing twice, also across restarts of the daemon. Only what was shown while the
+    disk did not take it (a warning of the node) comes again, if the daemon is killed before the disk does. After 15 s
+    without an event it sends a bookmark: a message without an event that only carries the cursor. If the stored history
+    no longer reaches back to the cursor, the call ends with OUT_OF_RANGE / CURSOR_TOO_OLD, and the message names the
+    oldest cursor.
     """
 
 @_typing.type_check_only
@@ -44,10 +45,11 @@ class EventServiceAsyncStub(EventServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Watch: _aio.UnaryStreamMultiCallable[_event_pb2.WatchRequest, _event_pb2.WatchResponse]  # type: ignore[assignment]
     """Streams events from a cursor on. Every message carries the cursor after it: a watcher that remembers it and starts
-    again with it misses nothing and sees nothing twice, also across restarts of the daemon. After 15 s without an event
-    it sends a bookmark: a message without an event that only carries the cursor. If the stored history no longer
-    reaches back to the cursor, the call ends with OUT_OF_RANGE / CURSOR_TOO_OLD, and the message names the oldest
-    cursor.
+    again with it misses nothing and sees nothing twice, also across restarts of the daemon. Only what was shown while the
+    disk did not take it (a warning of the node) comes again, if the daemon is killed before the disk does. After 15 s
+    without an event it sends a bookmark: a message without an event that only carries the cursor. If the stored history
+    no longer reaches back to the cursor, the call ends with OUT_OF_RANGE / CURSOR_TOO_OLD, and the message names the
+    oldest cursor.
     """
 
 class EventServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -58,10 +60,11 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_event_pb2.WatchResponse], _abc.AsyncIterator[_event_pb2.WatchResponse]]:
         """Streams events from a cursor on. Every message carries the cursor after it: a watcher that remembers it and starts
-        again with it misses nothing and sees nothing twice, also across restarts of the daemon. After 15 s without an event
-        it sends a bookmark: a message without an event that only carries the cursor. If the stored history no longer
-        reaches back to the cursor, the call ends with OUT_OF_RANGE / CURSOR_TOO_OLD, and the message names the oldest
-        cursor.
+        again with it misses nothing and sees nothing twice, also across restarts of the daemon. Only what was shown while the
+        disk did not take it (a warning of the node) comes again, if the daemon is killed before the disk does. After 15 s
+        without an event it sends a bookmark: a message without an event that only carries the cursor. If the stored history
+        no longer reaches back to the cursor, the call ends with OUT_OF_RANGE / CURSOR_TOO_OLD, and the message names the
+        oldest cursor.
         """
 
 def add_EventServiceServicer_to_server(servicer: EventServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
