@@ -21,7 +21,7 @@ async def run(
 ) -> list[CheckResult]:
     """Runs all checks of both kinds side by side, or those that `items` name (by item or by its first word); the
     results of checks before a start come first. `of_node`: the items that `look` knows. Raises UnknownItem."""
-    before, node = _chosen(items, of_node)
+    before, node = chosen(items, of_node)
     found: list[list[CheckResult]] = [[], []]
     wrong: list[UnknownItem] = []
 
@@ -41,7 +41,7 @@ async def run(
     return found[0] + found[1]
 
 
-def _chosen(items: Sequence[str], of_node: Sequence[str]) -> tuple[list[str], list[str]]:
+def chosen(items: Sequence[str], of_node: Sequence[str]) -> tuple[list[str], list[str]]:
     """The items before a start, and the items of the node. Raises UnknownItem."""
     of_start = [entry.item for entry in precheck.catalogue()]
     before = [i for i in items if _named(i, of_start) or i.partition(" ")[0] == custom.ALL]

@@ -149,6 +149,7 @@ def run(
     from muster.agent.config import loading
     from muster.agent.config.schema import Config
     from muster.agent.errors import StartupError
+    from muster.agent.node import all_checks
     from muster.probes.checks import result
     from muster.probes.node import node_checks
 
@@ -165,6 +166,10 @@ def run(
         return
     if user:
         _refuse_unknown(user)
+    try:
+        all_checks.chosen(items, [check.item for check in node_checks.catalogue(settings.health)])
+    except node_checks.UnknownItem as error:
+        raise CommandFailed(str(error), Exit.USAGE) from None
     crash = crash_guard.fork()
     daemon, nursery = _parents(address) if _has_ulimit(items) else (0, 0)
     root = named_root(context.find_root())

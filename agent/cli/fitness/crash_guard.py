@@ -6,14 +6,19 @@ import faulthandler
 import os
 import signal
 import sys
-from types import FrameType
+import threading
 
 import click
 
 #: How a library ends a process.
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE})
-#: What the shell, `timeout` or a scheduler send to the command; ^C reaches both processes by itself.
-_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+#: What the parent waits for: the child's end, and what the command may be sent.
+_WAITED_FOR = {
+    *(signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+    *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+}
+#: Seconds between two looks at the child where no signal tells of it.
+_LOOK_S = 1.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -21,41 +26,60 @@ def fork() -> str:
     """Forks. The child returns "" and does the work; the parent waits, and leaves as the child did.
 
     The parent only returns where a driver's library crashed the child, with a sentence that names the call: it then
-    does the work itself, without the driver. The stack is on stderr. To be called before there are threads. Without a
-    process to be had it returns "", and a crash is the end, with the stack on stderr.
+    does the work itself, without the driver. The stack is on stderr. Where there are threads already, or no process is
+    to be had, it returns "" without a fork: a crash is the end then, with the stack on stderr.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed
             stream.flush()
+    if threading.active_count() > 1:
+        return _unguarded()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, nobody learns how a child ended
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    try:
+        return _forked()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _unguarded() -> str:
+    with contextlib.suppress(RuntimeError, OSError, AttributeError):  # stderr is closed
+        if not faulthandler.is_enabled():
+            faulthandler.enable(all_threads=False)
+    return ""
+
+
+def _forked() -> str:
     try:
         reading, writing = os.pipe()
         parent, child = os.getpid(), os.fork()
     except OSError:
-        with contextlib.suppress(RuntimeError, OSError, AttributeError):
-            faulthandler.enable(all_threads=False)
-        return ""
-    if child == 0:
-        os.close(reading)
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(128 + signal.SIGTERM)
-        faulthandler.enable(writing, all_threads=False)
-        return ""
-    os.close(writing)
-    return _waited(child, reading)
+        return _unguarded()
+    if child:
+        os.close(writing)
+        return _ended(_status(child), reading)
+    os.close(reading)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGTERM)
+    faulthandler.enable(writing, all_threads=False)
+    return ""
 
 
-def _waited(child: int, reading: int) -> str:
-    """The parent's part of `fork`."""
+def _status(child: int) -> int:
+    """Waits for it. What the command is sent meanwhile is passed on, but for what a terminal sends to both."""
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        told = signal.sigtimedwait(_WAITED_FOR, _LOOK_S)
+        by_kernel = told is not None and told.si_code > 0  # sigaction(2): SI_KERNEL and the like
+        if told is not None and told.si_signo != signal.SIGCHLD and not by_kernel:
+            os.kill(child, told.si_signo)  # it is ours, and not waited for yet
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        os.kill(child, number)  # it is ours, and not waited for yet
 
-    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _, status = os.waitpid(child, 0)
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def _ended(status: int, reading: int) -> str:
+    """The rest of the parent's part of `fork`."""
     if os.WIFEXITED(status):
         raise click.exceptions.Exit(os.WEXITSTATUS(status))
     os.set_blocking(reading, False)  # a process that the child left behind may still have the other end
@@ -81,5 +105,6 @@ def _leave_by(how: signal.Signals) -> None:
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
         signal.signal(how, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {how})
     os.kill(os.getpid(), how)
     os._exit(128 + how)

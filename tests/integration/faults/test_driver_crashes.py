@@ -72,8 +72,11 @@ def test_a_check_that_a_driver_crashes_names_the_call_and_checks_the_rest(
     assert not [one for one in found.values() if one["item"] in of_cards and one["status"] == "OK"]
 
 
+@pytest.mark.parametrize("whole_group", [False, True], ids=["alone", "group"])
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_check_that_is_ended_leaves_nothing(tmp_path: Path, cards: FakeCards, by: signal.Signals) -> None:
+def test_a_check_that_is_ended_leaves_nothing(
+    tmp_path: Path, cards: FakeCards, by: signal.Signals, whole_group: bool
+) -> None:
     config = tmp_path / "patient.toml"
     config.write_text("[cards]\ndriver_deadline_s = 60\n[checks]\ndeadline_s = 60\n")
     cards[1].hang("nvmlDeviceGetUUID")
@@ -83,10 +86,7 @@ def test_a_check_that_is_ended_leaves_nothing(tmp_path: Path, cards: FakeCards, 
     ) as checking:
         eventually(cards[1].waits_in, message="the card is asked")
         (child,) = psutil.Process(checking.pid).children()
-        if by is signal.SIGINT:
-            os.killpg(checking.pid, by)  # as a terminal does
-        else:
-            checking.send_signal(by)
+        (os.killpg if whole_group else os.kill)(checking.pid, by)
         assert checking.wait(60) == (130 if by is signal.SIGINT else -by)
     eventually(lambda: not alive(child.pid), message="the process that asks the driver has ended")
 
