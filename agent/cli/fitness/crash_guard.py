@@ -17,8 +17,8 @@ _WAITED_FOR = {
     *(signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
 }
-#: Seconds between two looks at the child where no signal tells of it.
-_LOOK_S = 1.0
+#: Seconds between two looks at the child where no signal tells of it; and until it is sent what it may have got itself.
+_LOOK_S, _ITSELF_S = 1.0, 0.5
 _PR_SET_PDEATHSIG = 1
 
 
@@ -67,15 +67,21 @@ def _forked() -> str:
 
 
 def _status(child: int) -> int:
-    """Waits for it. What the command is sent meanwhile is passed on, but for what a terminal sends to both."""
+    """Waits for it. What the command is sent meanwhile is passed on, but for what a terminal sends to both. `timeout`
+    and others send to the whole group, which does not show: who ends soon has got it itself."""
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             return status
         told = signal.sigtimedwait(_WAITED_FOR, _LOOK_S)
         by_kernel = told is not None and told.si_code > 0  # sigaction(2): SI_KERNEL and the like
-        if told is not None and told.si_signo != signal.SIGCHLD and not by_kernel:
-            os.kill(child, told.si_signo)  # it is ours, and not waited for yet
+        if told is None or told.si_signo == signal.SIGCHLD or by_kernel:
+            continue
+        signal.sigtimedwait({signal.SIGCHLD}, _ITSELF_S)
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        os.kill(child, told.si_signo)  # it is ours, and not waited for yet
 
 
 def _ended(status: int, reading: int) -> str:

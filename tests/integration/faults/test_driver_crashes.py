@@ -87,7 +87,8 @@ def test_a_check_that_is_ended_leaves_nothing(
         eventually(cards[1].waits_in, message="the card is asked")
         (child,) = psutil.Process(checking.pid).children()
         (os.killpg if whole_group else os.kill)(checking.pid, by)
-        assert checking.wait(60) == (130 if by is signal.SIGINT else -by)
+        # Where it takes a while to end, it gets the signal of the group a second time.
+        assert checking.wait(60) in ((130, -by) if by is signal.SIGINT else (-by,))
     eventually(lambda: not alive(child.pid), message="the process that asks the driver has ended")
 
 
