@@ -76,18 +76,13 @@ class Resets:
 
         Raises ResetUnderWay, NoSuchCard, CannotReset; then nothing was changed.
         """
-        from muster.probes.cards.reset import reset_group
-
         self._refuse_second()
         await self._parts.driver.ready()
         if self._left is not None:  # which card has which number may have changed since
             await self._parts.driver.relist()
         view = reset_target.known(self._parts.driver.view, self._left)
         card = reset_target.named(view, name, self._left)
-        now = await self._parts.driver.describe(card.index)
-        if now is not None and now.mig:  # somebody may have switched it on since the card was listed
-            view = replace(view, cards={**view.cards, card.index: replace(card, mig=True)})
-        plan = await threads.run(reset_group.plan, view, card.index)
+        plan = await self._plan(view, card)
         self._refuse(card, plan, request)
         self._refuse_second()  # somebody may have begun one meanwhile
         self._begin(view, card, plan, request)
@@ -258,6 +253,14 @@ class Resets:
             )
         raise ResetUnderWay(f"{who}, and SIGKILL does not end it: reboot the node")
 
+    async def _plan(self, view: View, card: Card) -> "ResetPlan":
+        from muster.probes.cards.reset import reset_group
+
+        now = await self._parts.driver.describe(card.index)
+        if now is not None and now.mig:  # somebody may have switched it on since the card was listed
+            view = replace(view, cards={**view.cards, card.index: replace(card, mig=True)})
+        return await threads.run(reset_group.plan, view, card.index)
+
     def _refuse(self, card: Card, plan: "ResetPlan", request: ResetRequest) -> None:
         from muster.probes.cards.reset import reset_program
 
@@ -318,8 +321,6 @@ class Resets:
 
     async def _tried(self, index: int, code: str) -> str | None:
         """Begins a reset; None: one is under way. Otherwise why not: a sentence, or nothing while a job holds it."""
-        from muster.probes.cards.reset import reset_group
-
         view, most = self._parts.driver.view, self._parts.config().reset.most_a_day
         card = view.cards.get(index)
         if card is None:
@@ -327,7 +328,7 @@ class Resets:
         if reset_file.today(self._state, card.uuid) >= most:
             again = f"`muster node reset {index}` does"
             return f"card {index} was reset {most} times within 24 hours (most_a_day in [reset]); {again}"
-        plan = await threads.run(reset_group.plan, view, index)
+        plan = await self._plan(view, card)
         held = {lease.card.index for lease in self._parts.registry.leasing.all() if self._is_held(lease)}
         if held & set(plan.together):
             return ""
