@@ -28,6 +28,8 @@ with connect_blocking(sys.argv[1]) as muster:
         lines.update(message.output.data.decode().splitlines())
         if {"said by 0", "said by 1"} <= lines:
             break
+    while muster.get("j").state != job_pb2.JOB_STATE_RUNNING:
+        pass  # a rank may write before the daemon has heard that all have started
     with muster.exec("j", ["cat"], stdin=True) as command:
         command.write(b"in")
         command.close_input()
