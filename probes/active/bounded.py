@@ -22,6 +22,13 @@ def command(program: Sequence[str]) -> tuple[str, ...]:
     return ("-I", "-m", __name__, str(os.getpid()), *program)
 
 
+def end_with_parent(number: int) -> None:
+    """Has the kernel send this process the signal as soon as the thread that started it has ended. Raises OSError. Who
+    started it may have ended before the call: compare os.getppid() behind it."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
 def main(arguments: list[str]) -> None:
     """Does not return."""
     parent, *program = arguments
@@ -30,8 +37,10 @@ def main(arguments: list[str]) -> None:
         if os.getpgrp() != os.getpid():
             os.setpgid(0, 0)
         signal.signal(signal.SIGTERM, _end_group)
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if ours else signal.SIGTERM, 0, 0, 0):
-        sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
+    try:
+        end_with_parent(signal.SIGKILL if ours else signal.SIGTERM)
+    except OSError as error:
+        sys.exit(f"prctl: {error.strerror}")
     if os.getppid() != int(parent):  # it had ended before the call above
         return
     try:

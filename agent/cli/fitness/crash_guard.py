@@ -1,7 +1,6 @@
 """A driver's library (NVML, DCMI) may crash the process that calls it: `muster check` then goes on without it."""
 
 import contextlib
-import ctypes
 import faulthandler
 import os
 import signal
@@ -9,6 +8,8 @@ import sys
 import threading
 
 import click
+
+from muster.probes.active import bounded
 
 #: How a library ends a process.
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE})
@@ -19,7 +20,6 @@ _WAITED_FOR = {
 }
 #: Seconds between two looks at the child where no signal tells of it; and until it is sent what it may have got itself.
 _LOOK_S, _ITSELF_S = 1.0, 0.5
-_PR_SET_PDEATHSIG = 1
 
 
 def fork() -> str:
@@ -59,7 +59,8 @@ def _forked() -> str:
         os.close(writing)
         return _ended(_status(child), reading)
     os.close(reading)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    with contextlib.suppress(OSError):
+        bounded.end_with_parent(signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGTERM)
     faulthandler.enable(writing, all_threads=False)
