@@ -151,8 +151,9 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else min(2 * len(os.sched_getaffinity(0)), 16)
 
 
-def eventually(what: Callable[[], Any], seconds: float = 60.0, message: str = "") -> Any:
-    """Looks until `what` gives something true, and returns that. For what sends no event; the limit is for defects."""
+def eventually(what: Callable[[], Any], seconds: float = 60.0, message: str | Callable[[], str] = "") -> Any:
+    """Looks until `what` gives something true, and returns that. For what sends no event; the limit is for defects.
+    `message`: what is awaited, or what tells why it did not come."""
     began = time.monotonic()
     while True:
         result = what()
@@ -160,7 +161,8 @@ def eventually(what: Callable[[], Any], seconds: float = 60.0, message: str = ""
             return result
         waited = time.monotonic() - began
         if waited > seconds:
-            raise AssertionError(f"not within {seconds} s: {message or what}")
+            text = message if isinstance(message, str) else message()
+            raise AssertionError(f"not within {seconds} s: {text or what}")
         # Often at first, and then so that many who wait leave the cores to those who work.
         time.sleep(min(max(0.005, waited / 20), 0.05))
 

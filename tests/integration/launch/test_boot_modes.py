@@ -367,14 +367,18 @@ def test_a_stop_on_any_node_ends_all_of_an_mpi_job(
     make_daemon: Callable[..., Daemon], tmp_path: Path, stopped: int
 ) -> None:
     nodes = [make_daemon() for _ in NODES]
+
+    def all_said() -> str:
+        return said(nodes[0], nodes[0].get("wide"))
+
     with sshd.running(tmp_path / "ssh", NODES) as (port, agent):
         env = mpi_rank.AWKWARD | {"SSHD_PORT": str(port), "OMPI_MCA_plm_rsh_agent": str(agent)}
         fields: dict[str, Any] = {"nodes": NODES, "ranks": 2, "env": env, "boot": "mpi", "job_id": "wide"}
         master_port = free_port()
         for rank, node in enumerate(nodes):
             node.run(sys.executable, RANK, "stay", node_rank=rank, master_port=master_port, **fields)
-        eventually(lambda: "all 4 ranks met" in said(nodes[0], nodes[0].get("wide")), 120)
-        pids = [int(pid) for pid in re.findall(r"^pid (\d+)$", said(nodes[0], nodes[0].get("wide")), re.M)]
+        eventually(lambda: "all 4 ranks met" in all_said(), 240, all_said)
+        pids = [int(pid) for pid in re.findall(r"^pid (\d+)$", all_said(), re.M)]
         assert len(pids) == 4
         nodes[stopped].stop("wide", grace_s=60)
         jobs = [node.wait("wide", 120) for node in nodes]
