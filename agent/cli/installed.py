@@ -16,6 +16,7 @@ import msgspec
 
 from muster.agent.cli.exits import CommandFailed, Exit
 from muster.agent.cli.printing import note
+from muster.probes import typed
 
 #: A file's content, or the target of a link.
 Content = bytes | Path
@@ -54,7 +55,7 @@ class Installed:
         self._record = record
         self._before: list[tuple[Path, Content | None]] = []
         try:
-            found = msgspec.json.decode(record.read_bytes(), type=_Record).files
+            found = typed.decode(record.read_bytes(), _Record).files
             self._ours = {Path(path): digests for path, digests in found.items()}
         except FileNotFoundError:
             self._ours = {}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from muster.probes import typed
 from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model import journal
 
@@ -59,7 +60,7 @@ class Segment:
         return self._noted[at][1] if at >= 0 else 0
 
 
-_decoder = msgspec.json.Decoder(Line)
+_decoder = typed.decoder(Line)
 
 
 def encode(line: Line) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from muster.probes import typed
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.stacks import ProcessStacks
 from muster.probes.waits import RankStack
@@ -72,7 +73,7 @@ def read_all(folder: Path, missing: list[str] | None = None) -> list[JobStacks]:
     found = []
     for _, path in sorted(_files(folder)):
         try:
-            found.append(msgspec.json.decode(trust.read(path), type=JobStacks))
+            found.append(typed.decode(trust.read(path), JobStacks))
         except FileNotFoundError:
             continue  # removed meanwhile
         except (OSError, ValueError) as error:
@@ -129,7 +130,7 @@ def _thin(folder: Path) -> None:
     asked = []
     for number, path in sorted(there.items()):
         try:
-            if msgspec.json.decode(trust.read(path), type=_Head).occasion == REQUEST:
+            if typed.decode(trust.read(path), _Head).occasion == REQUEST:
                 asked.append(number)
         except (OSError, ValueError):
             asked.append(number)  # it cannot be read

@@ -18,6 +18,7 @@ from anyio.abc import TaskStatus
 from muster.agent import threads
 from muster.agent.changes import Changes
 from muster.agent.errors import NoRoom, StartupError
+from muster.probes import typed
 from muster.probes.calls import watched
 from muster.supervisors.supervision_errors import remedy
 from muster.supervisors.system import trust
@@ -41,12 +42,12 @@ def read(path: Path, type: type[_T], version: int | None = None) -> _T:
     """
     data = trust.read(path)
     try:
-        found = msgspec.json.decode(data, type=_VersionOnly).version if version is not None else None
+        found = typed.decode(data, _VersionOnly).version if version is not None else None
         if version is not None and found not in (None, version):
             if found > version:
                 raise newer(path, found, version, "move the file away: muster then forgets its content")
             raise Damaged(f"it is of version {found}, and this musterd reads {version}")
-        return msgspec.json.decode(data, type=type)
+        return typed.decode(data, type)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Damaged(str(error)) from None
 

@@ -12,6 +12,7 @@ import msgspec
 
 from muster.agent.host.state_file import StateFile
 from muster.agent.node.conditions import Latched
+from muster.probes import typed
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.node_checks import InventoryState, KeptCounts
 
@@ -65,7 +66,7 @@ def read(path: Path) -> NodeState | None:
     """The file, for a reader without a daemon; None if there is none. Raises OSError, and ValueError for a file that
     cannot be parsed."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=NodeState)
+        return typed.decode(path.read_bytes(), NodeState)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:

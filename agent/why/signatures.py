@@ -18,6 +18,7 @@ import msgspec
 
 from muster.agent.why import signature_patterns
 from muster.agent.why.signature_patterns import BadPattern, Pattern
+from muster.probes import typed
 from muster.probes.kernel.dataclass import dataclass
 
 #: Limits of the operator's files, and of all signatures together.
@@ -203,7 +204,7 @@ def _rows(
     try:
         text = data.decode()
         raw = tomllib.loads(text)
-        tables = msgspec.convert(raw, _Tables).signature
+        tables = typed.convert(raw, _Tables).signature
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         return {}, [f"{name}: skipped: it is not valid TOML: {error}"]
     except RecursionError:
@@ -239,7 +240,7 @@ def _signature(table: dict[str, object]) -> Signature:
     for key, words in _WORDS.items():
         if key in table and table[key] not in words:
             raise ValueError(f"{key} = {str(table[key])[:40]!r}: must be one of {', '.join(words)}")
-    return msgspec.convert(table, Signature)
+    return typed.convert(table, Signature)
 
 
 def _pattern(source: str, proven: bool) -> Pattern:

@@ -5,6 +5,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
+from muster.probes import typed
 from muster.probes.hang.hang_settings import HangSettings, Rule
 from muster.probes.hang.verdicts import HangVerdict
 
@@ -42,7 +43,7 @@ class Resumable(Generic[K]):
         if state.get("version") != VERSION or state.get("rule") != cls._rule:
             raise ValueError(f"no state of version {VERSION} of the {cls._rule} rule: start a new detector")
         try:
-            found._job = msgspec.convert(state.get("job"), cls._kept, strict=False)
+            found._job = typed.convert(state.get("job"), cls._kept, strict=False)
         except msgspec.ValidationError as error:
             raise ValueError(f"the state is damaged ({error}): start a new detector") from None
         return found

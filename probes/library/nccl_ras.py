@@ -21,6 +21,7 @@ import anyio.abc
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from muster.probes import typed
 from muster.probes.calls import watched
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.library import sockets
@@ -159,12 +160,12 @@ def parse_answer(data: bytes, at: float, own_addresses: Collection[str]) -> RasA
 
 def _decode(data: bytes) -> _Report:
     try:
-        return msgspec.json.decode(data, type=_Report)
+        return typed.decode(data, _Report)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         repaired = _NO_COMMA.sub(rb"\1,\2", data)
         if repaired != data:
             try:
-                return msgspec.json.decode(repaired, type=_Report)
+                return typed.decode(repaired, _Report)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass  # the first error is of what was sent
         found = _POSITION.search(str(error))

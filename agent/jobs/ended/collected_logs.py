@@ -15,6 +15,7 @@ import msgspec
 
 from muster.agent.host.state_file import write_text
 from muster.agent.jobs.ended.ended_row import Ended
+from muster.probes import typed
 from muster.supervisors.model.states import State
 
 
@@ -77,7 +78,7 @@ class CollectedLogs:
         with contextlib.suppress(FileNotFoundError):
             for line in self._path.read_bytes().splitlines():
                 with contextlib.suppress(ValueError):
-                    here = msgspec.json.decode(line, type=_CollectedJob)
+                    here = typed.decode(line, _CollectedJob)
                     ranks = tuple(here.ranks) if here.ranks is not None else None
                     folders, state = tuple(here.folders), State(here.state)
                     found[here.job] = Ended(

@@ -15,6 +15,7 @@ from muster.agent.report.job_report import VERSION, Axis, Bar, CloseUp, JobRepor
 from muster.agent.why.causes import first_node
 from muster.agent.why.causes.first_node import NodePart
 from muster.agent.why.report import Row
+from muster.probes import typed
 
 #: Nobody has compared the clocks of the nodes: two failures are put in an order if they are further apart than two of
 #: these, in seconds.
@@ -41,7 +42,7 @@ def read(path: Path) -> JobReport:
 def parsed(content: bytes, name: str) -> JobReport:
     """A report from its JSON. `name`: for people, where that is from. Raises NotMergeable."""
     try:
-        found = msgspec.json.decode(content, type=JobReport)
+        found = typed.decode(content, JobReport)
     except msgspec.DecodeError as error:
         why = f"is not a report of a job in JSON ({error}): make it with `muster report JOB -o FILE.json`"
         raise NotMergeable(f"{name}: {why}") from None

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from muster.probes import typed
 from muster.probes.hang.hang_records import Record
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.slow import dumps as stacks
@@ -164,7 +165,7 @@ class SlowRule:
         if state.get("version") != VERSION:
             raise ValueError(f"no state of version {VERSION} of the rule of slow ranks")
         try:
-            found._kept = msgspec.convert(state.get("job"), SlowState, strict=False)
+            found._kept = typed.convert(state.get("job"), SlowState, strict=False)
         except msgspec.ValidationError as error:
             raise ValueError(f"the state is damaged ({error})") from None
         return found

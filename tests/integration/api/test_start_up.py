@@ -27,7 +27,7 @@ LATER = {
     "muster.agent.logs.pieces",
 }
 #: Modules of muster that this daemon imports before it listens.
-DAEMON = 412
+DAEMON = 413
 
 
 def imported(*arguments: str) -> set[str]:

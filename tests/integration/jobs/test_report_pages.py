@@ -13,6 +13,7 @@ import pytest
 from muster.agent.report import writing
 from muster.agent.report.job_report import JobReport
 from muster.agent.report.several import merging
+from muster.probes import typed
 from scripts import sample_reports
 from tests.browser import Browser, browsing, chromium
 
@@ -184,7 +185,7 @@ def test_the_last_minutes_of_a_long_job_are_drawn_once_more(browser: Browser, pa
 
 
 def test_a_merged_report_has_that_time_of_all_nodes(tmp_path: Path) -> None:
-    one = msgspec.json.decode(anyio.run(sample_reports.made, tmp_path, "overnight", "json"), type=JobReport)
+    one = typed.decode(anyio.run(sample_reports.made, tmp_path, "overnight", "json"), JobReport)
     assert one.moment is not None
     short = msgspec.structs.replace(one, node="node-19", node_rank=2, moment=None)
     found = merging.merged([one, msgspec.structs.replace(one, node="node-18", node_rank=1), short])

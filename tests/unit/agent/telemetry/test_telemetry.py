@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import cast
 
 import anyio
-import msgspec
 import pytest
 
 from muster.agent.config.schema import Config
@@ -16,6 +15,7 @@ from muster.agent.telemetry import job_processes, recording, sampling
 from muster.agent.telemetry.history.history_rows import CARD_MEM, CPU, POWER, UTIL, FoundSeries
 from muster.agent.telemetry.records import TelemetryRecord
 from muster.agent.telemetry.sampling import Telemetry
+from muster.probes import typed
 from muster.probes.cards.accelerator import NVIDIA, Card, Health, Reading
 from muster.probes.cards.driver import Driver, Seen, View
 from muster.probes.cards.sampler import ProcessLook, Sampler
@@ -66,7 +66,7 @@ def made(tmp_path: Path, *entries: Entry, **settings: object) -> tuple[Telemetry
     root = Root.under(tmp_path)
     root.state.mkdir(exist_ok=True)
     jobs = Jobs(*entries)
-    config = Config(telemetry=msgspec.convert(settings, type(Config().telemetry)))
+    config = Config(telemetry=typed.convert(settings, type(Config().telemetry)))
     return Telemetry(root, lambda: config, cast("Driver", Cards()), jobs), jobs
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from muster.probes import typed
 from muster.probes.checks.result import Code
 from muster.probes.node import infiniband, kept_counts
 from muster.probes.node.infiniband import Port
@@ -34,7 +35,7 @@ def rebooted(memory: Memory) -> tuple[Memory, float]:
 def through_file(memory: Memory, then: tuple[str, float, float]) -> Memory:
     data = msgspec.json.encode(kept_counts.kept(memory, "one", 10 * HOUR, 1e9))
     after = Memory()
-    kept_counts.restore(after, msgspec.json.decode(data, type=KeptCounts), *then)
+    kept_counts.restore(after, typed.decode(data, KeptCounts), *then)
     return after
 
 
