@@ -383,7 +383,10 @@ class Daemon:
         eventually(lambda: {path.name for path in self.root.job(job_id).folder.iterdir()} <= kept)
 
     def close(self) -> None:
-        """Ends every job, the daemon and, as its last job is gone, the nursery; nothing is left over."""
+        """Ends every job, the daemon and, as its last job is gone, the nursery; nothing is left over. A daemon that has
+        crashed by now fails the test, whatever the test looked at."""
+        stack = self.root.crash_stack
+        crashed = stack.read_text(errors="replace") if stack.exists() else ""
         if self.process is None:
             with contextlib.suppress(AssertionError):
                 self.start()
@@ -397,23 +400,22 @@ class Daemon:
             self.channel.close()
         if nursery := self.nursery_pid():
             _kill(nursery)
+        assert not crashed, f"musterd crashed: {crashed}"
 
 
 @pytest.fixture
 def make_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Daemon]]:
     """Makes daemons with a configuration of their own; they are ended with the test."""
-    made: list[Daemon] = []
+    with contextlib.ExitStack() as made:
 
-    def make(config: str = "", env: Mapping[str, str] | None = None, by: Sequence[str | Path] = ()) -> Daemon:
-        """`by`: the command that runs the daemon in its own process."""
-        daemon = Daemon(tmp_path_factory.mktemp("root"), config, env)
-        daemon.musterd = (*by, *daemon.musterd)
-        made.append(daemon)
-        return daemon.start()
+        def make(config: str = "", env: Mapping[str, str] | None = None, by: Sequence[str | Path] = ()) -> Daemon:
+            """`by`: the command that runs the daemon in its own process."""
+            daemon = Daemon(tmp_path_factory.mktemp("root"), config, env)
+            daemon.musterd = (*by, *daemon.musterd)
+            made.callback(daemon.close)
+            return daemon.start()
 
-    yield make
-    for daemon in made:
-        daemon.close()
+        yield make
 
 
 @pytest.fixture
