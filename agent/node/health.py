@@ -29,6 +29,7 @@ from muster.probes.checks.result import CheckResult, Status
 from muster.probes.kernel import process
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.node_checks import Finding, Inventory, KeptCounts, Looker, NodeCheck, NodeSettings, Position
+from muster.supervisors.model.card_identity import number_now
 from muster.supervisors.paths import Root
 
 __all__ = ["Clock", "Condition", "DrainState", "NodeHealth"]
@@ -168,6 +169,7 @@ class NodeHealth:
         most. If the checks are switched off nothing is latched. Raises UnknownItem.
         """
         watch, _ = self._ready()
+        self._follow()
         return await watch.look(items, cards)
 
     async def report(self, results: Sequence[CheckResult], by: str) -> list[Condition]:
@@ -316,10 +318,11 @@ class NodeHealth:
         self._changed(self._conditions.look(lasting, cards, self._clock.moment()))
 
     def _follow(self) -> None:
-        """Moves conditions with their cards. If the driver does not answer, they keep their numbers."""
+        """Moves conditions and events with their cards. If the driver does not answer, they keep their numbers."""
         view = self._driver.view
         if view.driver is None and view.cards:
             self._changed(self._conditions.follow())
+            self._ready()[1].follow(lambda card, uuid: number_now(card, uuid, view.uuids))
 
     def found(self, result: CheckResult) -> None:
         """Latches a finding of the daemon about itself."""

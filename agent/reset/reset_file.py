@@ -24,7 +24,8 @@ DAY_S = 86_400.0
 class ResetRecord(msgspec.Struct, kw_only=True):
     """One reset. `together`: the numbers of the cards that go with it; `persistent`: those whose persistence mode is
     turned off for it, as nvidia-smi names them; `program`: pid and start time of the vendor's program; `failure`: a
-    sentence, if it failed after that program had begun, "" while it is under way."""
+    sentence, if it failed after that program had begun, "" while it is under way. `code`: for which muster began it by
+    itself, "" where somebody asked for it."""
 
     card: int
     uuid: str
@@ -37,6 +38,7 @@ class ResetRecord(msgspec.Struct, kw_only=True):
     persistent: list[str] = []
     program: tuple[int, int] | None = None
     failure: str = ""
+    code: str = ""
 
     @property
     def device(self) -> str:
@@ -59,12 +61,14 @@ class ResetEvent(msgspec.Struct):
 class ResetState(msgspec.Struct):
     """The file. `current`: the reset that is under way, or that failed and was neither repeated nor undrained.
     `drain`: the reason of the drain that muster made for a reset, "" if it made none. `past`: when each card was reset
-    by itself, by UUID, in seconds since the epoch. `ended`: how the last one ended, until another begins."""
+    by itself, by UUID, in seconds since the epoch. `given_up`: cards that muster resets no more by itself, with why,
+    until what asked for it is over or somebody resets them. `ended`: how the last one ended, until another begins."""
 
     version: int = VERSION
     current: ResetRecord | None = None
     drain: str = ""
     past: dict[str, list[float]] = {}
+    given_up: dict[str, str] = {}
     ended: ResetEvent | None = None
 
 

@@ -29,13 +29,15 @@ class ResetParts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRequest:
     """The options of a reset: how many seconds to wait for jobs, or whether to stop them; whether to continue despite
-    doubts; whether to skip the active tests."""
+    doubts; whether to skip the active tests. `code`: for which muster resets by itself, "" where somebody asks for
+    it."""
 
     by: str
     wait_s: float = 0.0
     stop_jobs: bool = False
     force: bool = False
     skip_active: bool = False
+    code: str = ""
 
 
 class ResetStep(enum.StrEnum):

@@ -6,7 +6,6 @@ under way is on the disk before each step.
 """
 
 import contextlib
-import os
 import time
 from collections.abc import Awaitable, Callable
 
@@ -18,6 +17,7 @@ from muster.agent.errors import ApiError
 from muster.agent.host import state_file
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.reset import card_return, last_tests, reset_file
+from muster.agent.reset.other_users import OtherUsers
 from muster.agent.reset.reset_file import ResetEvent, ResetRecord, ResetState
 from muster.agent.reset.reset_report import (
     ResetParts,
@@ -30,14 +30,12 @@ from muster.agent.reset.reset_report import (
 )
 from muster.probes.cards.accelerator import ASCEND, Card
 from muster.probes.cards.driver import What
-from muster.probes.cards.reset import device_holders, reset_program
-from muster.probes.cards.reset.device_holders import DeviceHolder
+from muster.probes.cards.reset import reset_program
 from muster.probes.kernel import process
 from muster.probes.kernel.number_lists import numbers
 
-#: In seconds: between two looks at jobs and holders; for calls in the driver to return; for other programs to let go of
-#: the card (an `nvidia-smi` that somebody calls takes some); between two looks at a card that starts.
-LOOK_S, LET_GO_S, HOLDERS_S, RETURN_LOOK_S = 1.0, 15.0, 10.0, 1.0
+#: In seconds: between two looks at jobs; for calls in the driver to return; between two looks at a card that starts.
+LOOK_S, LET_GO_S, RETURN_LOOK_S = 1.0, 15.0, 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -61,8 +59,7 @@ class ResetRun:
         self._parts = parts
         self._state = state
         self._cards, self._named = cards, named
-        #: Processes that the driver listed on the cards before it was closed, which musterd can see.
-        self._listed: tuple[DeviceHolder, ...] = ()
+        self._users = OtherUsers(force=request.force)
         self._request = request
         self._path = parts.root.reset
         self._cancelled_by = ""
@@ -72,6 +69,8 @@ class ResetRun:
         #: The driver is closed; the program was started; numbers of the cards after the reset.
         self._closed = self._begun = self._absent = False
         self._now: list[int] = list(record.together)
+        #: Why it has ended before anything was changed.
+        self.stopped_early = ""
 
     @property
     def step(self) -> ResetStep:
@@ -92,7 +91,7 @@ class ResetRun:
             await self._do(ResetStep.JOBS, self._wait_for_jobs)
             await self._do(ResetStep.CLOSE, self._close)
             await self._do(ResetStep.PERSISTENCE_OFF, self._persistence_off)
-            await self._do(ResetStep.HOLDERS, self._wait_for_holders)
+            await self._do(ResetStep.HOLDERS, lambda: self._users.wait(self._cards))
             await self._do(ResetStep.RESET, self._reset)
             await self._do(ResetStep.OPEN, self._open)
             await self._do(ResetStep.PERSISTENCE_ON, self._persistence_on)
@@ -180,9 +179,7 @@ class ResetRun:
         driver = self._parts.driver
         # Soon after another reset, or the daemon's start, the view knows nothing of the modes yet.
         self.record.persistent = card_return.persistent(await driver.refresh(What.HEALTH), self._cards)
-        seen = (await driver.refresh(What.HOLDERS, self.record.together)).holders
-        pids = {holder.pid for index in self.record.together if index in seen for holder in seen[index].value}
-        self._listed = await threads.run(device_holders.visible, pids)
+        await self._users.ask(driver, self.record.together)
         self._closed = True
         if not await driver.let_go(f"musterd has closed the driver for the reset of {self._names()}", LET_GO_S):
             self.record.persistent = []  # nothing was turned off yet
@@ -201,26 +198,12 @@ class ResetRun:
             raise StepSkipped(f"{ended.trouble}; the driver may refuse the reset for it")
         return "persistence mode is off until the reset is over"
 
-    async def _wait_for_holders(self) -> str:
-        nodes = {card.node for card in self._cards if card.node}
-        end = anyio.current_time() + HOLDERS_S
-        while True:
-            found = await threads.run(device_holders.holders, nodes, self._listed)
-            if not found.holders:
-                hidden = f"; {found.hidden} processes are not visible without root" if found.hidden else ""
-                return f"no process has it open{hidden}"
-            if anyio.current_time() >= end:
-                break
-            await anyio.sleep(LOOK_S)
-        names = "; ".join("musterd itself" if it.pid == os.getpid() else str(it) for it in found.holders[:8])
-        if self._request.force:
-            raise StepSkipped(f"--force: the reset continues although {names} hold it open")
-        raise StepFailed(f"it is held open by {names}: end them, then reset the card again")
-
     # --- the reset, and after it -------------------------------------------------------------------------------------
 
     async def _reset(self) -> str:
         self._begun = True
+        if self._request.code:
+            reset_file.note_past(self._state, self.record.uuid, time.time())  # written as soon as the program runs
         limit = self._parts.config().reset.program_s
         ended = await reset_program.reset(self._named, limit, self._note_program)
         if not ended.lives:
@@ -320,6 +303,8 @@ class ResetRun:
         whole = f"the reset of {self._names()} failed: {failure}"
         if self._begun:
             self.record.failure = whole
+        else:
+            self.stopped_early = str(failure)
         failed_in = self.record.step
         if self.record.persistent:
             with contextlib.suppress(StepFailed):  # it was told

@@ -1,11 +1,17 @@
-"""Which card a reset is for."""
+"""Which card a reset is for, what goes with it, and whether it may be."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from muster.agent import threads
 from muster.agent.errors import CannotReset, NoSuchCard
 from muster.agent.reset.reset_file import ResetRecord
+from muster.agent.reset.reset_report import ResetRequest
 from muster.probes.cards.accelerator import Card
-from muster.probes.cards.driver import View
+from muster.probes.cards.driver import Driver, View
+
+if TYPE_CHECKING:  # nearly no daemon ever resets a card
+    from muster.probes.cards.reset.reset_group import ResetPlan
 
 
 def known(view: View, left: ResetRecord | None) -> View:
@@ -44,6 +50,29 @@ def named(view: View, name: str, left: ResetRecord | None) -> Card:
         f"card {card.index} ({card.bus_id or card.uuid}) is another one, and {open_for}: its end would pass for that "
         f"one's. Reset that one with `muster node reset {left.card}`, or end it with `muster node undrain`"
     )
+
+
+async def planned(driver: Driver, view: View, card: Card) -> "ResetPlan":
+    """What a reset of the card takes along."""
+    from muster.probes.cards.reset import reset_group
+
+    now = await driver.describe(card.index)
+    if now is not None and now.mig:  # somebody may have switched it on since the card was listed
+        view = replace(view, cards={**view.cards, card.index: replace(card, mig=True)})
+    return await threads.run(reset_group.plan, view, card.index)
+
+
+def refuse(card: Card, plan: "ResetPlan", request: ResetRequest) -> None:
+    """Raises CannotReset where it cannot be, or is of no use and nobody insists."""
+    from muster.probes.cards.reset import reset_program
+
+    if plan.refusal:
+        raise CannotReset(f"card {card.index}: {plan.refusal}")
+    if plan.doubt and not request.force:
+        raise CannotReset(f"card {card.index}: {plan.doubt}; --force resets it nevertheless")
+    if not reset_program.find(card.kind):
+        name = reset_program.name(card.kind)
+        raise CannotReset(f"card {card.index}: {name}, which resets it, is not found in PATH: install it")
 
 
 def _named(view: View, name: str) -> Card:

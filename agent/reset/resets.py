@@ -5,7 +5,6 @@ back what it can, keeps the node drained and says how to go on.
 """
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -13,9 +12,8 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
-from muster.agent.errors import ApiError, CannotReset, ResetUnderWay
+from muster.agent.errors import ApiError, ResetUnderWay
 from muster.agent.host import state_file
-from muster.agent.jobs.cards.leases import Lease
 from muster.agent.reset import reset_file, reset_target
 from muster.agent.reset.reset_file import ResetEvent, ResetRecord, ResetState
 from muster.agent.reset.reset_report import ResetParts, ResetProgress, ResetRequest, ResetStep, StepStatus
@@ -26,6 +24,7 @@ from muster.probes.cards.driver import View
 from muster.probes.kernel import process
 
 if TYPE_CHECKING:  # nearly no daemon ever resets a card
+    from muster.agent.reset.own_resets import OwnResets
     from muster.agent.reset.reset_run import ResetRun
     from muster.probes.cards.reset.reset_group import ResetPlan
 
@@ -54,15 +53,14 @@ class Resets:
         self._settling = False
         #: The tests of a drain have been started.
         self._tests = False
-        #: Why a card is not reset by itself although a code of the settings is on it: sentences.
-        self._refused: list[str] = []
+        self._own: OwnResets | None = None
 
     @property
     def trouble(self) -> list[str]:
         """Sentences for an operator."""
         found = [self._damage] if self._damage else []
         found += [_unfinished(self._left)] if self._left is not None else []
-        return [*found, *self._refused]
+        return [*found, *(self._own.put_off if self._own is not None else ())]
 
     @property
     def running(self) -> "ResetRun | None":
@@ -82,8 +80,8 @@ class Resets:
             await self._parts.driver.relist()
         view = reset_target.known(self._parts.driver.view, self._left)
         card = reset_target.named(view, name, self._left)
-        plan = await self._plan(view, card)
-        self._refuse(card, plan, request)
+        plan = await reset_target.planned(self._parts.driver, view, card)
+        reset_target.refuse(card, plan, request)
         self._refuse_second()  # somebody may have begun one meanwhile
         self._begin(view, card, plan, request)
         assert self._run is not None
@@ -113,6 +111,9 @@ class Resets:
         """The node was taken into service: what an interrupted reset left is over with that."""
         if self._left is None and not self._state.drain:
             return
+        if self._left is not None and self._left.code:  # an operator has decided; the card's condition is still there
+            how = self._left.failure or f"the reset of {self._left.device} was interrupted"
+            self._state.given_up[self._left.uuid] = f"{how}, and the node was undrained"
         self._left, self._state.current, self._state.drain = None, None, ""
         await self._write()
 
@@ -179,7 +180,7 @@ class Resets:
             while True:
                 await tick(AUTOMATIC_S)
                 await self._look_after_program()
-                if self._parts.config().reset.codes or self._refused:
+                if self._parts.config().reset.codes or self._own is not None:
                     await self._start_by_itself()
                 if self._parts.config().active.in_drain and not self._tests:
                     from muster.agent.reset.drain_tests import DrainTests  # only where they are wanted
@@ -253,25 +254,6 @@ class Resets:
             )
         raise ResetUnderWay(f"{who}, and SIGKILL does not end it: reboot the node")
 
-    async def _plan(self, view: View, card: Card) -> "ResetPlan":
-        from muster.probes.cards.reset import reset_group
-
-        now = await self._parts.driver.describe(card.index)
-        if now is not None and now.mig:  # somebody may have switched it on since the card was listed
-            view = replace(view, cards={**view.cards, card.index: replace(card, mig=True)})
-        return await threads.run(reset_group.plan, view, card.index)
-
-    def _refuse(self, card: Card, plan: "ResetPlan", request: ResetRequest) -> None:
-        from muster.probes.cards.reset import reset_program
-
-        if plan.refusal:
-            raise CannotReset(f"card {card.index}: {plan.refusal}")
-        if plan.doubt and not request.force:
-            raise CannotReset(f"card {card.index}: {plan.doubt}; --force resets it nevertheless")
-        if not reset_program.find(card.kind):
-            name = reset_program.name(card.kind)
-            raise CannotReset(f"card {card.index}: {name}, which resets it, is not found in PATH: install it")
-
     def _begin(self, view: View, card: Card, plan: "ResetPlan", request: ResetRequest) -> None:
         from muster.agent.reset.reset_run import ResetRun
 
@@ -284,7 +266,9 @@ class Resets:
             by=request.by,
             since=time.time(),
             boot=process.boot_id(),
+            code=request.code,
         )
+        self._state.given_up.pop(card.uuid, None)
         cards, named = (tuple(view.cards[index] for index in some) for some in (plan.together, plan.command))
         self._run = ResetRun(self._parts, self._state, record, cards, named, request)
         self._left = None
@@ -295,59 +279,24 @@ class Resets:
     async def _carry_out(self, run: "ResetRun") -> None:
         try:
             await run.run()
+            if self._own is not None:
+                self._own.note(run.record.uuid, run.stopped_early)
         finally:
             self._run, self._left = None, self._state.current
             self._parts.registry.leasing.reserve({})
 
-    # --- by itself ----------------------------------------------------------------------------------------------------
-
     async def _start_by_itself(self) -> None:
-        """The first card that a condition of the settings names, if nothing stands in the way."""
+        """What a condition of the settings asks for, if nothing stands in the way."""
+        if self._own is None:
+            from muster.agent.reset.own_resets import OwnResets  # only where they are wanted
+
+            self._own = OwnResets(self._parts)
         if self._run is not None or self._left is not None or self._parts.health.drain is not None:
+            self._own.nothing()
             return
-        wanted, refused = self._parts.config().reset.codes, list[str]()
-        for condition in self._parts.health.conditions:
-            if condition.code not in wanted or condition.injected or condition.card is None:
-                continue
-            why = await self._tried(condition.card, condition.code)
-            if why is None:
-                break
-            if why and (text := f"musterd does not reset a card for {condition.code} by itself: {why}") not in refused:
-                refused.append(text)
-        for text in refused:
-            if text not in self._refused:
-                _log.warning("reset.not_by_itself", text=text)
-        self._refused = refused
-
-    async def _tried(self, index: int, code: str) -> str | None:
-        """Begins a reset; None: one is under way. Otherwise why not: a sentence, or nothing while a job holds it."""
-        view, most = self._parts.driver.view, self._parts.config().reset.most_a_day
-        card = view.cards.get(index)
-        if card is None:
-            return ""
-        if reset_file.today(self._state, card.uuid) >= most:
-            again = f"`muster node reset {index}` does"
-            return f"card {index} was reset {most} times within 24 hours (most_a_day in [reset]); {again}"
-        plan = await self._plan(view, card)
-        held = {lease.card.index for lease in self._parts.registry.leasing.all() if self._is_held(lease)}
-        if held & set(plan.together):
-            return ""
-        request = ResetRequest(by=f"musterd, for {code} (codes in [reset])")
-        try:
-            self._refuse(card, plan, request)
-        except CannotReset as error:
-            return str(error)
-        if self._run is None:
-            reset_file.note_past(self._state, card.uuid, time.time())
-            self._begin(view, card, plan, request)
-        return None
-
-    def _is_held(self, lease: Lease) -> bool:
-        """Not by memory that an ended job left without a process: a reset is what ends that."""
-        if not (lease.held_by and self._parts.registry.has_ended(lease.job_id)):
-            return bool(lease.job_id)
-        seen = self._parts.driver.view.holders.get(lease.card.index)
-        return seen is None or bool(seen.value)
+        found = await self._own.choose(self._state)
+        if found is not None and self._run is None:
+            self._begin(found.view, found.card, found.plan, found.request)
 
     async def _write(self) -> None:
         try:

@@ -6,6 +6,7 @@ with it until it was waited for, so that neither a zombie nor a hanging execve i
 """
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -51,15 +52,18 @@ class Script:
         stdin: bytes = b"",
         patient: bool = False,
         begun: Callable[[int], None] | None = None,
+        outlives: bool = False,
     ) -> None:
         """`kept`: bytes that are kept of each of stdout and stderr: the first ones. `stdin`: what it can read; it need
         not. `patient`: it may write without end, and what is kept are the last bytes. `begun` is called with its pid,
-        in the thread that runs it."""
+        in the thread that runs it. `outlives`: it is to go on if we are killed, so what it writes then must not end it
+        (SIGPIPE)."""
         self._argv = [path, *args]
         self._env = env
         self._kept = -kept if patient else kept
         self._stdin = stdin
         self._begun = begun
+        self._outlives = outlives
         self._lock = threading.Lock()
         self.pid = 0
         self._killed = False
@@ -69,8 +73,8 @@ class Script:
 
         Raises OSError where it cannot be executed (also for `kill` before it was started).
         """
-        out, out_w = os.pipe()
-        err, err_w = os.pipe()
+        out, out_w = _pipe(self._outlives)
+        err, err_w = _pipe(self._outlives)
         try:
             try:
                 pid = self._spawn(out_w, err_w)
@@ -144,6 +148,18 @@ class Script:
                 self.pid = 0
             status = children.wait(pid)
         return ScriptEnd(os.waitstatus_to_exitcode(status), bytes(outputs[out]), bytes(outputs[err]), flooded)
+
+
+def _pipe(own_reader: bool) -> tuple[int, int]:
+    """Its ends. `own_reader`: who has the second is a reader as well, so that it always has one."""
+    reading, writing = os.pipe()
+    if own_reader:
+        both = os.open(f"/proc/self/fd/{writing}", os.O_RDWR | os.O_CLOEXEC)
+        os.close(writing)
+        writing = both
+        with contextlib.suppress(OSError):  # nobody may empty it: room for as much as is read at all
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, FLOOD)
+    return reading, writing
 
 
 @contextlib.contextmanager

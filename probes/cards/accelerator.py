@@ -64,13 +64,16 @@ class Numbers:
     """What drivers and tools call a card besides its index; None: not told, or there is nothing of the kind.
 
     `physical` is N of its device node on the host (NVML's minor number), `logical` what CANN counts in this container,
-    `board` and `chip` are npu-smi's NPU and chip, `gpu_instance` and `compute_instance` NVML's ids of a MIG instance.
+    `board` and `chip` are npu-smi's NPU and chip, `brother` the board of the module whose network ports stand in for
+    those of the chip's own (Ascend A3; -1: there is none), `gpu_instance` and `compute_instance` NVML's ids of a MIG
+    instance.
     """
 
     physical: int | None = None
     logical: int | None = None
     board: int | None = None
     chip: int | None = None
+    brother: int | None = None
     gpu_instance: int | None = None
     compute_instance: int | None = None
 

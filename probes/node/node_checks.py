@@ -295,6 +295,22 @@ class Looker:
                 if device == f"card {card.index}":
                     self._memory.repeats.forget(card.uuid or device)
 
+    def follow(self, number_now: Callable[[int, str], int | None]) -> None:
+        """What happened to a card goes with it where the driver has given it another number. `number_now`: of the card
+        with this number and UUID then; None: it is not there, and another one has its number."""
+        moved = []
+        for key, finding in list(self._happened.items()):
+            if finding.card is None or not finding.uuid:
+                continue
+            number = number_now(finding.card, finding.uuid)
+            if number == finding.card:
+                continue
+            del self._happened[key]
+            if number is not None:
+                device = f"card {number}" if finding.device == f"card {finding.card}" else finding.device
+                moved.append(replace(finding, card=number, device=device))
+        self._note(moved)
+
     def close(self) -> None:
         """Closes the kernel's log."""
         self._following.close()

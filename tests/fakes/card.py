@@ -145,6 +145,7 @@ class FakeCard:
     npu_health = _Value(int, "npu_health")
     npu_network = _Value(int, "npu_network")
     npu_boot = _Value(int, "npu_boot")
+    brother = _Value(int, "brother")
     npu_link_up = _Value(bool, "npu_link_up")
     npu_profiled = _Value(bool, "npu_profiled")
     aicpu = _Value(int, "aicpu")

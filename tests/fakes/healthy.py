@@ -60,6 +60,7 @@ def values(place: int, model: Model) -> dict[str, Any]:
         "npu_health": 0,
         "npu_network": 0,
         "npu_boot": 16,
+        "brother": _brother(place // model.chips) if model.chips == 2 else -2,
         "npu_link_up": True,
         "npu_profiled": False,
         "aicpu": 0,
@@ -68,6 +69,11 @@ def values(place: int, model: Model) -> dict[str, Any]:
         "overall": -1,
         "util_types": sum(1 << kind for kind in NPU_UTIL_TYPES),
     }
+
+
+def _brother(board: int) -> int:
+    """As the driver counts on its boards with two chips."""
+    return board - 4 if board >= 4 else board + 4
 
 
 def links(place: int, count: int, model: Model) -> list[int]:

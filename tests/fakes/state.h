@@ -194,7 +194,8 @@ struct card {
     int32_t error_count;
     uint32_t errors[FAKE_CODES];
     uint32_t die[5];
-    uint32_t reserved;
+    /* The board whose ports stand in for this one's; -1: none; -2: the driver does not say. */
+    int32_t brother;
 
     int32_t fault_count;
     int32_t reserved_too;

@@ -73,6 +73,7 @@ class Chip:
         dies = (asking(f"die {kind}", partial(self._die, kind), minor=True) for kind in _DIES)
         die = next((text for text in dies if text), "")
         serial = asking("label", self._serial, minor=True) or ""
+        brother = asking("brother", partial(self._dcmi.ask_int, "brother", self.seat), minor=True)
         # The library reads sysfs too, and cuts what it finds there: it comes second.
         cpus = pci.cpus(bus_id, self._sysfs)
         if not cpus:
@@ -87,6 +88,7 @@ class Chip:
             numa_node=pci.numa_node(bus_id, self._sysfs),
             cpus=cpus,
             serial=serial,
+            numbers=replace(card.numbers, brother=brother),
         )
 
     def linked(self, other: "Chip") -> bool:

@@ -55,6 +55,7 @@ _FUNCTIONS = {
     "port": ("dcmi_get_netdev_pkt_stats_info", "dcmiv2_get_netdev_pkt_stats_info"),
     "ub": ("", "dcmiv2_get_ub_port_link_status"),
     "processes": ("dcmi_get_device_resource_info", "dcmiv2_get_device_proc_mem_info"),
+    "brother": ("dcmi_get_netdev_brother_device", ""),
     "boot": ("dcmi_get_device_boot_status", "dcmiv2_get_device_boot_status"),
 }
 
@@ -254,7 +255,9 @@ class Dcmi:
         """Codes of what is wrong now, each once; 0 is none."""
         count, codes = c_int(), (c_uint * _ERRORS)()
         self.ask("errors", seat, byref(count), codes, c_uint(_ERRORS))
-        return tuple(dict.fromkeys(code for code in codes[: _clamp(count.value, _ERRORS)] if code))
+        if not 0 <= count.value <= _ERRORS:
+            raise DriverError(Trouble.FAILED, f"the driver says that there are {count.value} error codes")
+        return tuple(dict.fromkeys(code for code in codes[: count.value] if code))
 
     def error_text(self, seat: Seat, code: int) -> str:
         """What the driver says of an error code, "" where it says nothing."""

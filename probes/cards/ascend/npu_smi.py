@@ -98,7 +98,7 @@ def info(text: str) -> Info | None:
     skipped = framed = False
     for line in text.splitlines():
         if not line.startswith("|"):
-            framed |= line.startswith("+")
+            framed |= line.startswith("+=")  # a thin one ("+-") is between the chips of a board as well
             continue
         framed = False
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -123,8 +123,8 @@ def info(text: str) -> Info | None:
             processes.append(process)
     if not section:
         return None
-    # Each table ends with a line of its frame.
-    cut = skipped or not rows or (section == "chips" and (first is not None or not framed))
+    # Each table ends with a line of its frame, and that of a 910_93 has one of processes behind it.
+    cut = skipped or not rows or (section == "chips" and (first is not None or not framed or own_places))
     return Info(version, tuple(rows), None if processes is None else tuple(processes), cut, own_places)
 
 

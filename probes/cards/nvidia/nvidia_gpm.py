@@ -34,8 +34,9 @@ _METRICS = {
     61: "fabric_tx",
 }
 _RATES, _MIB = frozenset({"pcie_tx", "pcie_rx", "fabric_rx", "fabric_tx"}), 1 << 20
-#: MiB per second that no card's links have.
-_FASTEST_MIB = 90e6
+#: MiB per second that no card's links have; and percent that no share of a period has: it may be measured a little too
+#: large.
+_FASTEST_MIB, _MOST_SHARE = 90e6, 110.0
 #: nvmlGpmMetricsGet_t has no size in its version, and has grown with the library: 98 metrics up to CUDA 12.8, 210 up
 #: to 13.0, 477 in 13.5. This is the largest; a library fills the first `count`.
 _ROOM = 477
@@ -172,7 +173,8 @@ class Gpm:
             if name is None or metric.code or not math.isfinite(metric.value) or metric.value < 0:
                 continue
             if name not in _RATES:
-                found[name] = min(metric.value, 100.0)
+                if metric.value <= _MOST_SHARE:
+                    found[name] = min(metric.value, 100.0)
             elif metric.value <= _FASTEST_MIB:
                 found[name] = metric.value * _MIB
         return Activity(over_s, **found) if found else None

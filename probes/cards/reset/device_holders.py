@@ -44,9 +44,17 @@ class Holding:
     hidden: int = 0
 
 
+def unseen(pids: Iterable[int]) -> tuple[int, ...]:
+    """Those of these processes of which nobody here can say whether they live: none where we have the host's PIDs, and
+    all that /proc lacks in a container with PIDs of its own. Blocks."""
+    if process.pids_are_the_kernels():
+        return ()
+    return tuple(pid for pid in sorted(pids) if process.read_stat(pid) is None)
+
+
 def visible(pids: Iterable[int]) -> tuple[DeviceHolder, ...]:
     """Those of these processes that live and can be seen: a driver may list one that has ended, or one of another PID
-    namespace. Blocks."""
+    namespace (`unseen`). Blocks."""
     stats = [stat for pid in sorted(pids) if (stat := process.read_stat(pid)) is not None and not stat.ended]
     return tuple(DeviceHolder(stat.pid, stat.comm, start=stat.start) for stat in stats)
 

@@ -18,8 +18,9 @@ from muster.probes.kernel.dataclass import dataclass
 #: From compute capability 8.0 (Ampere) on, a card with NVLinks can be reset alone; with NVSwitches and 8.x only while
 #: the fabric manager runs.
 _AMPERE, _HOPPER = 8, 9
-#: Chips that are reset together: mind-cluster's rings.
-_RINGS = {pci_cards.ASCEND_910A: 4, pci_cards.ASCEND_910B: 8}
+#: Chips that are reset together: mind-cluster's rings. A node with more chips than the first (A200T A2 Box16) is one
+#: ring of the second.
+_RINGS = {pci_cards.ASCEND_910A: (4, 4), pci_cards.ASCEND_910B: (8, 16)}
 #: NVML's recovery actions that a reset does not satisfy.
 _REBOOTS = {2: "a reboot of the node", 7: "a reboot of the whole system"}
 
@@ -93,15 +94,16 @@ def _ascend(cards: Mapping[int, Card], card: Card, sysfs: Path) -> tuple[int, ..
     known = {found.bus_id: found.device for found in pci_cards.cards(ASCEND, sysfs)}
     chip = known.get(card.bus_id, "")
     if chip in _RINGS:
-        ring = _RINGS[chip]
+        ring, wide = _RINGS[chip]
+        ring = wide if len(known) > ring else ring
         return tuple(sorted(i for i in cards if _physical(cards[i]) // ring == _physical(card) // ring))
-    if chip == pci_cards.ASCEND_910C:  # both chips of a module
-        board = card.numbers.board
-        alike = [i for i in cards if board is not None and cards[i].numbers.board == board]
-        return tuple(sorted(alike)) or (card.index,)
+    own, brother = card.numbers.board, card.numbers.brother
+    if chip == pci_cards.ASCEND_910C and own is not None and brother is not None:
+        # Both chips of the module and, but for the Atlas 9000 (brother -1), of that whose ports stand in for its own.
+        return tuple(sorted(i for i in cards if cards[i].numbers.board in (own, brother)))
     if "950" in card.model:
         return (card.index,)
-    return tuple(sorted(cards))  # nobody says which chips of an unknown kind go together
+    return tuple(sorted(cards))  # nobody says which chips go together
 
 
 def _physical(card: Card) -> int:

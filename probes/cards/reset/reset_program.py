@@ -105,7 +105,7 @@ async def _run(
     path = find(kind)
     if not path:
         return ProgramEnd(f"{name(kind)} is not found in PATH")
-    script = Script(path, ascend_program.environment(), tuple(args), _KEPT, stdin, begun=begun)
+    script = Script(path, ascend_program.environment(), tuple(args), _KEPT, stdin, begun=begun, outlives=True)
 
     def end() -> None:
         if limit.cancel_called:  # else the daemon ends: a reset that is cut short is worse than one that nobody follows

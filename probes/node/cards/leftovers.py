@@ -1,13 +1,14 @@
 """Processes that hold memory of a card which no job has, or which is another's job's."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 from muster.probes.calls import watched
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Holder
 from muster.probes.cards.driver import What
-from muster.probes.checks.result import CheckResult, Code
-from muster.probes.kernel import marks
+from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.kernel import marks, process
 from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import parse_stat
 from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, about, for_kinds
@@ -43,13 +44,11 @@ class CardHolder:
 
 
 async def check(look: Look) -> list[CheckResult]:
-    """Each card that no job has. A pid that is not alive here is of another container, or just gone: it is not
-    counted."""
+    """Each card that no job has. A pid that is not alive here is just gone, and not counted; in a container with PIDs
+    of its own it may be another's, and nobody can say whose."""
     free = [facts for facts in look.cards(NVIDIA, ASCEND) if facts.index not in look.held]
     pids = {holder.pid for facts in free for holder in facts.holders or ()}
-    alive = await watched.call(
-        "read /proc", lambda: {pid: found for pid in pids if (found := read(look.roots.proc, pid))}
-    )
+    alive, unseen = await watched.call("read /proc", partial(_sorted, look.roots.proc, pids))
     results = []
     for facts in look.cards(NVIDIA, ASCEND):
         say = about(CHECK.item, facts)
@@ -62,8 +61,23 @@ async def check(look: Look) -> list[CheckResult]:
                 say.not_told("its processes are unknown: its driver does not report them, or was not asked yet")
             )
         else:
-            results.append(judge(say, facts, look, alive))
+            judged = judge(say, facts, look, alive)
+            if judged.status is Status.OK and (others := [it.pid for it in facts.holders if it.pid in unseen]):
+                judged = say.not_told(
+                    "no job holds it, and whether processes that its driver lists live cannot be seen (pid"
+                    f" {', '.join(map(str, others[:8]))}): this container has PIDs of its own, give it the host's"
+                    " (hostPID)"
+                )
+            results.append(judged)
     return results
+
+
+def _sorted(proc: Path, pids: Collection[int]) -> tuple[dict[int, CardHolder], frozenset[int]]:
+    """Those that live, and those of which that cannot be said."""
+    alive = {pid: found for pid in pids if (found := read(proc, pid))}
+    if process.pids_are_the_kernels():
+        return alive, frozenset()
+    return alive, frozenset(pid for pid in pids if not (proc / str(pid)).exists())
 
 
 def judge(say: About, facts: CardFacts, look: Look, alive: dict[int, CardHolder]) -> CheckResult:

@@ -53,7 +53,9 @@ def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
     """Alarms, and whether the card has started."""
     found = _unread(say, health, "npu_health", "npu_boot")
     if health.npu_health is None and health.npu_boot is None:
-        return found or [say.off("its driver does not report it")]
+        return found or [say.not_told("its driver reports neither its health nor its start")]
+    if health.npu_health is None and not found:
+        found.append(say.not_told("its driver does not report its health"))
     if health.npu_health:
         word = accelerator.ALARMS.get(health.npu_health)
         several = "s" if len(health.npu_errors or ()) > 1 else ""
@@ -93,7 +95,7 @@ def _present(say: About, health: Health, look: Look) -> list[CheckResult]:
     if health.npu_errors is None:
         if unread := _unread(say, health, "npu_errors"):
             return unread
-        return [say.not_told(UNASKED) if health.partial else say.off("its driver does not report error codes")]
+        return [say.not_told(UNASKED if health.partial else "its driver does not report error codes")]
     if not health.npu_errors:
         return [say.ok("no error codes")]
     code = npu_codes.code_of(health.npu_errors, look.settings, Code.NPU_ERROR_CODES)

@@ -26,7 +26,8 @@ class Finding:
     """Something that happened, as opposed to a condition, which is so.
 
     `device` is "card 3", or what the report names where it is no card of this node's; `number` the Xid, SXid or DCMI's
-    error code; `at` epoch seconds; `count` how many alike it stands for. Status OK: for information.
+    error code; `at` epoch seconds; `count` how many alike it stands for; `uuid` the card's, "" where it is not told.
+    Status OK: for information.
     """
 
     item: str
@@ -41,6 +42,7 @@ class Finding:
     number: int | None
     source: str
     count: int = 1
+    uuid: str = ""
 
     @property
     def condition(self) -> CheckResult | None:
@@ -131,7 +133,10 @@ class Findings:
         device = f"card {card.index}" if card is not None else told.device or told.bus_id
         number = None if card is None else card.index
         bus_id = card.bus_id if card is not None and card.bus_id else told.bus_id
-        return Finding(told.item, code, row.status, row.action, device, number, bus_id, text, at, told.number, source)
+        uuid = card.uuid if card is not None else ""
+        return Finding(
+            told.item, code, row.status, row.action, device, number, bus_id, text, at, told.number, source, uuid=uuid
+        )
 
     def _xid_code(self, told: KernelFinding, text: str, card: Card | None) -> Code:
         settings, xid = self._settings(), told.number or 0

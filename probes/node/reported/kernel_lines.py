@@ -73,6 +73,10 @@ _ROWS = (
         re.compile(rf"NVRM: GPU {_BUS}: RmInitAdapter failed!"),
         lambda m: KernelFinding(XID, Code.GPU_INIT_FAILED, bus_id=m[1]),
     ),
+    _LineRule(  # older drivers do not say which
+        re.compile(r"NVRM: RmInitAdapter failed!"),
+        lambda _: KernelFinding(XID, Code.GPU_INIT_FAILED),
+    ),
     _LineRule(re.compile(rf"(nvidia-nvswitch\d+): SXid \({_BUS}[^)]*\): (\d{{1,6}}), ([A-Za-z-]+)"), _sxid),
     _LineRule(
         re.compile(r"drv_soft_fault\].*Heartbeat lost.*?\(device=(\d{1,3})\b"),
@@ -123,8 +127,13 @@ _ROWS = (
         r"kernel BUG at ",
     ),
     # Without "Exception" it is the report of a corrected one.
-    *_rows(KERNEL, Code.KERNEL_MACHINE_CHECK, r"mce: \[Hardware Error\]: CPU \d+: Machine Check Exception"),
-    *_rows(KERNEL, Code.KERNEL_PEERMEM, r"nvidia[-_]peermem.*detected invalid context"),
+    *_rows(
+        KERNEL,
+        Code.KERNEL_MACHINE_CHECK,
+        r"mce: \[Hardware Error\]: CPU \d+: Machine Check Exception",
+        r"\[Hardware Error\]: (?:System Fatal error|Uncorrected, software (?:restartable|containable) error)\.",
+    ),
+    *_rows(KERNEL, Code.KERNEL_PEERMEM, r"nv(?:idia)?[-_]peer_?mem.*detected invalid context"),
     *_rows(
         MEMORY,
         Code.KERNEL_MEMORY_UNCORRECTED,
@@ -132,6 +141,7 @@ _ROWS = (
         r"EDAC (MC\d+): \d+ UE ",
         r"Memory failure: 0x[0-9a-f]+:",
         r"begin to process (?:user|kernel)space SEA exception",
+        r"mce: Uncorrected hardware memory error in user-access at",
     ),
     *_rows(
         MEMORY,
@@ -159,9 +169,9 @@ _ROWS = (
 )
 #: Most lines have none of these words, and need not be matched with each row.
 _WORDS = re.compile(
-    r"NVRM|peermem|SXid|drv_soft_fault|nvme|md/raid|EXT4-fs|XFS|BTRFS|F2FS|I/O error|(?:medium|target) error"
+    r"NVRM|peer_?mem|SXid|drv_soft_fault|nvme|md/raid|EXT4-fs|XFS|BTRFS|F2FS|I/O error|(?:medium|target) error"
     r"|emounting filesystem|ut of memory|lockup|LOCKUP|stall|blocked for more|BUG|Oops|protection fault|divide error"
-    r"|invalid opcode|Hardware Error|EDAC|Memory failure|SEA exception|PCIe Bus Error|nfs|mlx5"
+    r"|invalid opcode|Hardware Error|hardware memory error|EDAC|Memory failure|SEA exception|PCIe Bus Error|nfs|mlx5"
 )
 #: Which card a message that fills several records is about: it names it in its first.
 _NVIDIA_GPU = re.compile(rf"NVRM: The NVIDIA GPU {_BUS}")

@@ -47,6 +47,16 @@ API int dcmi_get_device_id_in_card(int board, int *chips, int *mcu, int *cpu)
     return *chips ? OK : BAD_ID;
 }
 
+API int dcmi_get_netdev_brother_device(int board, int chip, int *brother)
+{
+    struct card *card = by_pair(board, chip);
+    int code = enter(__func__, 1, card);
+    if (code || !card)
+        return code ? code : BAD_ID;
+    *brother = NOW(card->brother);
+    return *brother < -1 ? UNSUPPORTED : OK;
+}
+
 API int dcmi_get_device_logic_id(int *logic, int board, int chip)
 {
     struct card *card = by_pair(board, chip);

@@ -4,6 +4,10 @@ BOTH(dcmi_get_device_errorcode_v2, dcmiv2_get_device_error_code_list, (int *coun
     int all = NOW(card->error_count);
     if (!count || !codes)
         return PARAMETER;
+    if (all < 0 || all > FAKE_CODES) { /* no answer that makes sense */
+        *count = all;
+        return OK;
+    }
     for (*count = 0; *count < all && *count < (int)room && *count < FAKE_CODES; ++*count)
         codes[*count] = NOW(card->errors[*count]);
     return OK;

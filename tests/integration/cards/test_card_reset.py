@@ -492,3 +492,94 @@ def test_a_job_that_ends_while_the_driver_is_closed_keeps_its_card_until_the_dri
     assert node(daemon).cards[1].job_id == "other"
     hanging[1].processes = []
     eventually(lambda: not node(daemon).cards[1].job_id)
+
+
+OWN = CONFIG + '[reset]\ncodes = ["GPU_XID_RESET"]\n'
+
+
+@pytest.fixture
+def stranger():
+    """A process of no job."""
+    found = subprocess.Popen(["sleep", "1000"])
+    yield found
+    found.kill()
+    found.wait()
+
+
+def warned(daemon, *words):
+    return next((text for text in node(daemon).warnings if all(word in text for word in words)), "")
+
+
+@pytest.mark.slow
+def test_a_card_that_somebody_uses_is_not_reset_by_itself_until_it_is_free(make_daemon, cards, stranger):
+    """Nor is the node drained for it, or the try counted."""
+    daemon = make_daemon(OWN, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    until_heard(daemon, cards, 0)
+    cards[1].hold(stranger.pid, 1 << 30)
+    eventually(lambda: any(card.reading.processes for card in node(daemon).cards if card.index == 1))
+    cards.xid(1, 46)
+    said = "musterd resets card 1 for GPU_XID_RESET as soon as no other process uses it"
+    eventually(lambda: warned(daemon, said, f"pid {stranger.pid} (sleep)"), message=lambda: str(node(daemon)))
+    told = [event for event in daemon.event_list() if event.kind in ("node.reset", "node.drained")]
+    assert not told and not cards.resets
+    stranger.kill()
+    stranger.wait()
+    cards[1].processes = []
+    eventually(lambda: cards.resets == 1 and not node(daemon).warnings and not node(daemon).HasField("drain"))
+
+
+@pytest.mark.slow
+def test_a_reset_that_cannot_begin_is_tried_again_later_and_does_not_count(make_daemon, cards):
+    daemon = make_daemon(OWN + "most_a_day = 1\n", cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    until_heard(daemon, cards, 0)
+    state = daemon.folder / "state/reset.json"
+    state.mkdir()  # nothing can be written there: the reset stops before it has changed anything
+    cards.xid(1, 46)
+    said = "musterd resets card 1 for GPU_XID_RESET again 1m00s after the last try, which failed"
+    eventually(lambda: warned(daemon, said), message=lambda: str(node(daemon)))
+    assert not cards.resets and not node(daemon).HasField("drain")
+    # An operator need not wait.
+    state.rmdir()
+    assert reset(daemon, "1")[0] == 0
+    eventually(lambda: not node(daemon).warnings)
+    assert json.loads(state.read_text())["past"] == {}
+
+
+@pytest.mark.slow
+def test_a_reset_by_itself_that_failed_is_not_repeated_behind_an_undrain(make_daemon, cards):
+    daemon = make_daemon(OWN, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    until_heard(daemon, cards, 0)
+    cards.fail("nvidia-smi", 1)
+    cards.xid(1, 46)
+    eventually(lambda: node(daemon).HasField("drain") and "failed" in node(daemon).drain.reason)
+    assert daemon.cli("node", "undrain").returncode == 0
+    said = "musterd does not reset a card for GPU_XID_RESET by itself: the reset of card 1 failed"
+    eventually(lambda: warned(daemon, said, "and the node was undrained; `muster node reset 1` does"))
+    # Nor by the next musterd.
+    daemon.kill(signal.SIGTERM)
+    daemon.restart()
+    eventually(lambda: warned(daemon, said))
+    assert not node(daemon).HasField("drain")
+    cards.clear("nvidia-smi")
+    code, told, notes = reset(daemon, "1")
+    assert (code, cards.resets) == (0, 1), (told, notes)
+    eventually(lambda: not node(daemon).warnings)
+    # It is over with the condition: another one is reset again.
+    until_heard(daemon, cards, 0)
+    eventually(lambda: cards.xid(1, 46) or cards.resets == 2)
+
+
+@pytest.mark.slow
+def test_a_reset_by_itself_says_for_which_job_it_waits(make_daemon, cards):
+    daemon = make_daemon(OWN, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    until_heard(daemon, cards, 0)
+    assert daemon.cli("start", "--job-id", "one", "--cards", "2,", "--", "sleep", "1000").returncode == 0
+    cards.xid(2, 46)
+    said = "musterd resets card 2 for GPU_XID_RESET as soon as no job holds it, or a card that goes with it"
+    eventually(lambda: warned(daemon, said, "job one (card 2)"))
+    daemon.stop("one", grace_s=0)
+    eventually(lambda: cards.resets == 1 and not node(daemon).warnings)

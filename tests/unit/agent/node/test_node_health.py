@@ -148,6 +148,9 @@ class FakeLooker:
     def close(self) -> None:
         self.closed = True
 
+    def follow(self, number_now: Callable[[int, str], int | None]) -> None:
+        pass
+
     def forget(self, code: Code, device: str) -> None:
         self.forgotten.append((code, device))
 

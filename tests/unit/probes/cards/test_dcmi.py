@@ -215,6 +215,16 @@ def test_a_library_that_lacks_functions(make):
     assert caught.value.trouble is Trouble.NOT_TOLD
 
 
+@pytest.mark.parametrize("count", [-1, 129, 5000])
+def test_so_many_error_codes_as_there_cannot_be_are_no_answer(make, count):
+    cards, library = make(1)
+    library.start()
+    cards[0].raw.error_count = count
+    with pytest.raises(DriverError, match=f"there are {count} error codes") as caught:
+        library.errors((0, 0))
+    assert caught.value.trouble is Trouble.FAILED
+
+
 def test_what_a_chip_says_is_wrong(make):
     cards, library = make(1)
     library.start()

@@ -283,3 +283,12 @@ def test_a_table_that_is_cut_anywhere_keeps_the_cards_before(data):
     rows = cut.rows if cut else ()
     # Of the last one, a figure may be cut off.
     assert rows[:-1] == whole.rows[: max(0, len(rows) - 1)]
+    # Behind the chips there is a table of processes: without it nobody knows whether these are all.
+    assert cut is None or cut.cut or cut.rows == whole.rows
+    assert not whole.cut
+
+
+@pytest.mark.parametrize("behind", ["36                0    / 0             |", "3416 / 65536         |", "----+"])
+def test_a_table_that_ends_between_the_chips_of_a_board(behind):
+    cut = npu_smi.info(PAIRS[: PAIRS.index("3416 / 65536") + 200].rpartition(behind)[0] + behind + "\n")
+    assert cut is not None and cut.cut

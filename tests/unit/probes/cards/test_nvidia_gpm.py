@@ -82,6 +82,15 @@ def test_a_metric_that_is_not_told_or_no_number_is_none(make, clock):
     assert (told.tensor, told.dram, told.sm, told.graphics) == (None, None, None, 99.5)
 
 
+@pytest.mark.parametrize(("share", "told"), [(100.4, 100.0), (250.0, None), (1e300, None)])
+def test_a_share_that_no_period_has_is_not_told(make, clock, share, told):
+    cards, backend = make()
+    cards[0].gpm_says(BUSY | {5: share})
+    look(backend, clock)
+    found = look(backend, clock)
+    assert (found.tensor, found.sm) == (told, 98.0)
+
+
 def test_a_card_of_before_hopper_tells_nothing_and_is_asked_once(make, clock):
     cards, backend = make(model="NVIDIA A100-SXM4-80GB")
     assert look(backend, clock) is None

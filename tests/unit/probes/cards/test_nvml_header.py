@@ -78,6 +78,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "nvidia_gpm": {
         "LEAST_S": None,
         "_FASTEST_MIB": None,
+        "_MOST_SHARE": None,
         "_METRICS": {
             "graphics": "NVML_GPM_METRIC_GRAPHICS_UTIL",
             "sm": "NVML_GPM_METRIC_SM_UTIL",

@@ -7,6 +7,7 @@ import pytest
 from muster.probes.cards.accelerator import Health, Holder, LinkErrors, Remapped, RetiredPages, Trouble
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import Action, Code, Status
+from muster.probes.kernel import process
 from muster.probes.node.cards import card_health, fabric_service, leftovers, links, npus, presence
 from muster.probes.node.cards.leftovers import CardHolder
 from muster.probes.node.memory import Memory
@@ -460,6 +461,14 @@ def test_what_is_no_left_over(holders, alive):
     assert {left(holders, alive, memory=memory, now=n * 60.0).code for n in range(3)} == {Code.NODE_OK}
 
 
+@pytest.mark.parametrize(("host", "code"), [(True, Code.NODE_OK), (False, Code.NODE_NOT_TOLD)])
+async def test_a_process_that_may_be_another_containers(tmp_path, monkeypatch, host, code):
+    monkeypatch.setattr(process, "pids_are_the_kernels", lambda: host)
+    shown = view([gpu(0)], holders={0: (Holder(4711, 20 * MIB),)})
+    (found,) = await judged("leftovers", shown, Memory(), 0.0, tmp_path)
+    assert found.code is code and ("pid 4711" in found.reason) != host
+
+
 async def test_the_cards_of_jobs_and_processes_that_are_alive(tmp_path):
     for pid, state in ((7, "S"), (8, "Z")):
         (tmp_path / "proc" / str(pid)).mkdir(parents=True)
@@ -740,6 +749,18 @@ async def test_an_ascend_cards_memory():
     assert (found.code, found.status) == (Code.NPU_ECC_UNCORRECTED, Status.WARN)
 
 
-@pytest.mark.parametrize("item", ["npu-health", "npu-network"])
-async def test_what_an_ascend_card_does_not_tell(item):
-    assert codes(await judged(item, view([npu(0)], {0: Health()}))) == [Code.NODE_NOT_APPLICABLE]
+@pytest.mark.parametrize(
+    ("item", "code"),
+    [
+        ("npu-health", Code.NODE_NOT_TOLD),
+        ("npu-errors", Code.NODE_NOT_TOLD),
+        ("npu-network", Code.NODE_NOT_APPLICABLE),  # it may have no port
+    ],
+)
+async def test_what_an_ascend_card_does_not_tell(item, code):
+    assert codes(await judged(item, view([npu(0)], {0: Health()}))) == [code]
+
+
+async def test_a_card_that_has_started_and_tells_no_health_is_not_known_to_be_well():
+    (found,) = await judged("npu-health", view([npu(0)], {0: Health(npu_boot=16)}))
+    assert (found.code, found.reason) == (Code.NODE_NOT_TOLD, "its driver does not report its health")

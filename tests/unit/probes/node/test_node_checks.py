@@ -389,6 +389,18 @@ async def test_driver_and_kernel_are_one_finding(driver, kernel, tmp_path):
     looks.close()
 
 
+async def test_what_happened_goes_with_the_card_to_its_new_number(driver, kernel, tmp_path):
+    looks = looker(driver, tmp_path, kernel.path)
+    looks.driver_events([CardEvent(NVIDIA, 48, 0, "0000:00:00.0"), CardEvent(NVIDIA, 46, 1, "0000:01:00.0")])
+    first, second = (driver.view.cards[index].uuid for index in (0, 1))
+    looks.follow(lambda card, uuid: {first: 1, second: 0}[uuid])  # each has the other's number now
+    told = by_item(await looks.look(["xid"]))["xid"]
+    assert {(it.card, it.device, "Xid 48" in it.reason) for it in told} == {(1, "card 1", True), (0, "card 0", False)}
+    looks.follow(lambda card, uuid: None if uuid == first else card)
+    assert [it.device for it in by_item(await looks.look(["xid"]))["xid"]] == ["card 0"]
+    looks.close()
+
+
 async def test_a_log_that_cannot_be_read_is_reported_once_and_hides_no_driver_events(driver, tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_log, "RETRY_S", 0.01)
     looks = looker(driver, tmp_path)

@@ -74,11 +74,17 @@ def test_a_card_that_the_driver_cannot_initialize():
     found = one("NVRM: GPU 0000:93:00.0: RmInitAdapter failed! (0x26:0xffff:1482)")
     assert (found.item, found.code, found.device) == ("xid", Code.GPU_INIT_FAILED, "card 3")
     assert (found.status, found.action) == (Status.CRITICAL, Action.REBOOT)
+    found = one("NVRM: RmInitAdapter failed! (0x26:0xffff:1482)")  # older drivers
+    assert (found.item, found.code, found.device) == ("xid", Code.GPU_INIT_FAILED, "")
 
 
 @pytest.mark.parametrize(
     ("line", "code"),
     [
+        ("[Hardware Error]: Uncorrected, software containable error.", Code.KERNEL_MACHINE_CHECK),
+        ("[Hardware Error]: System Fatal error.", Code.KERNEL_MACHINE_CHECK),
+        ("mce: Uncorrected hardware memory error in user-access at 1c8f4a000", Code.KERNEL_MEMORY_UNCORRECTED),
+        ("nv_peer_mem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping", Code.KERNEL_PEERMEM),
         (
             "mce: [Hardware Error]: CPU 12: Machine Check Exception: 5 Bank 8: be00000000800400",
             Code.KERNEL_MACHINE_CHECK,
