@@ -8,6 +8,8 @@ from muster.probes.checks.result import CheckResult, Code, Status
 
 #: Results that only say that nothing is wrong, or that the state is unknown.
 _QUIET = (Code.NODE_OK, Code.NODE_NOT_APPLICABLE, Code.NODE_NOT_TOLD)
+#: So many different reasons of several devices are shown.
+_TOLD = 3
 
 
 def still(item: str, device: str, code: Code, results: Sequence[CheckResult]) -> bool | None:
@@ -68,5 +70,6 @@ def _one(results: Sequence[CheckResult]) -> CheckResult:
     if len(devices) == 1:  # several readings of one device
         return replace(first, reason="; ".join(texts), observed="", seconds=seconds)
     what = "cards" if all(r.card is not None for r in results) else "of them"
-    said = texts[0] if len(texts) == 1 else "in order" if first.code is Code.NODE_OK else "nothing told"
+    several = "; ".join(texts[:_TOLD]) + ("; and other reasons" if len(texts) > _TOLD else "")
+    said = "in order" if len(texts) > 1 and first.code is Code.NODE_OK else several
     return replace(first, reason=f"{len(devices)} {what}: {said}", device="", card=None, observed="", seconds=seconds)

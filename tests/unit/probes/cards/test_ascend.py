@@ -86,6 +86,23 @@ def test_a_card_tells_of_itself(make):
     )
 
 
+@pytest.mark.parametrize(
+    ("model", "without", "brothers"),
+    [
+        ("Ascend910", (), [4, 4, 5, 5]),  # as the driver counts, here or not
+        ("Ascend910", ("dcmi_get_netdev_brother_device",), [None] * 4),  # an older one
+        ("Ascend910B3", (), [None] * 4),
+        ("Ascend950", (), [None] * 4),
+    ],
+)
+def test_the_module_whose_ports_stand_in_for_the_chips_own(make, model, without, brothers):
+    cards, backend = make(4, model, without=without)
+    assert [card.numbers.brother for card, _ in described(opened(backend))] == brothers
+    if brothers[0] is not None:
+        cards[0].brother = -1
+        assert backend.describe(backend.cards()[0]).numbers.brother == -1
+
+
 def test_sysfs_tells_of_the_bus(make, tmp_path):
     cards, backend = make(1)
     device = tmp_path / "cards0" / "sys/bus/pci/devices" / cards[0].bus_id

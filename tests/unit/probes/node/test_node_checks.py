@@ -507,6 +507,12 @@ def test_people_read_one_line_for_eight_cards():
     assert [r.item for r in folded([result("a"), result("b"), result("a", device="card 4")])] == ["a", "b"]
 
 
+def test_cards_unknown_for_different_reasons_show_these():
+    untold = [replace(UNTOLD, device=f"card {i}", card=i, reason=f"reason {i % 5}") for i in range(8)]
+    assert [line.reason for line in folded(untold[:2])] == ["2 cards: reason 0; reason 1"]
+    assert [line.reason for line in folded(untold)] == ["8 cards: reason 0; reason 1; reason 2; and other reasons"]
+
+
 def test_two_readings_of_one_card_are_not_two_cards():
     chip, memory = (
         replace(result(device="card 0", card=0), reason=f"its {part} has 50 C") for part in ("chip", "memory")
