@@ -114,6 +114,10 @@ class Resets:
         if self._left is not None and self._left.code:  # an operator has decided; the card's condition is still there
             how = self._left.failure or f"the reset of {self._left.device} was interrupted"
             self._state.given_up[self._left.uuid] = f"{how}, and the node was undrained"
+        await self._close()
+
+    async def _close(self) -> None:
+        """Nothing is left of the last reset."""
         self._left, self._state.current, self._state.drain = None, None, ""
         await self._write()
 
@@ -208,7 +212,7 @@ class Resets:
         if drain is None and record.step == ResetStep.UNDRAIN and not record.failure:  # but for its end, all was done
             message = f"the reset of {record.device} is complete: the node takes jobs again"
             self._state.ended = self._tell(record, message, StepStatus.COMPLETED)
-            await self.undrained()
+            await self._close()
             return
         message = record.failure or _unfinished(record)
         if drain is None or drain.reason == self._state.drain:

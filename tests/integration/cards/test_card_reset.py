@@ -228,7 +228,13 @@ def test_a_daemon_that_dies_behind_the_last_step(make_daemon, cards):
         daemon.kill()
     state = json.loads(daemon.root.reset.read_text())
     of_card = {"card": 2, "uuid": cards[2].uuid, "bus_id": cards[2].bus_id, "together": [2]}
-    began = {"by": "somebody", "since": time.time(), "boot": process.boot_id(), "step": "undrain"}
+    began = {
+        "by": "musterd",
+        "since": time.time(),
+        "boot": process.boot_id(),
+        "step": "undrain",
+        "code": "GPU_XID_RESET",
+    }
     unfinished = {"current": of_card | began, "drain": "reset of card 2", "ended": None}
     daemon.root.reset.write_text(json.dumps(state | unfinished))
     for _ in range(2):
@@ -236,6 +242,7 @@ def test_a_daemon_that_dies_behind_the_last_step(make_daemon, cards):
         assert ends(daemon) == ["completed"] * 2
         assert not node(daemon).HasField("drain") and not node(daemon).warnings
         daemon.kill()
+        assert json.loads(daemon.root.reset.read_text())["given_up"] == {}, "it did not fail"
 
 
 @pytest.fixture
