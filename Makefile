@@ -52,10 +52,18 @@ test test-slow chaos test-gpu: export GRPC_ENABLE_FORK_SUPPORT := 0
 # that beside them one worker more keeps the cores busy.
 PYTEST_WORKERS ?= $(shell echo $$(( 2 * $$(nproc) + $(if $(SLOW),1,0) )))
 PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist worksteal
-test: $(READY) $(PROGRAM)  ## the tests, but for the slow ones; SLOW=1: all, as CI; PYTEST_ARGS="-k name -x" selects
+# Each worker collects all tests. What pytest makes of their files lies beside them from then on, so in a new checkout it is
+# made once, on two cores, and not by each of the workers. An error here is told by the tests themselves.
+COLLECTED := .venv/collected
+$(COLLECTED): $(READY)
+	@printf '%s\n' tests/unit/agent 'tests/unit --ignore=tests/unit/agent' 'tests --ignore=tests/unit --ignore=tests/system --ignore=tests/gpu' \
+		| xargs -P 3 -I ARGS sh -c '$(BIN)/python -m pytest --collect-only -q ARGS >/dev/null 2>&1 || :'
+	@touch $@
+
+test: $(READY) $(PROGRAM) $(COLLECTED)  ## the tests, but for the slow ones; SLOW=1: all, as CI; PYTEST_ARGS="-k name -x" selects
 	@$(PYTEST) --ignore=tests/system --ignore=tests/gpu $(if $(SLOW),,-m "not slow and not chaos") $(PYTEST_ARGS)
 
-test-slow: $(READY) $(PROGRAM)  ## tests of more than four seconds, and chaos: MUSTER_CHAOS_POINTS says how many points
+test-slow: $(READY) $(PROGRAM) $(COLLECTED)  ## tests of more than four seconds, and chaos: MUSTER_CHAOS_POINTS says how many points
 	@$(PYTEST) --ignore=tests/system --ignore=tests/gpu -m "slow or chaos" $(PYTEST_ARGS)
 
 chaos: $(READY) $(PROGRAM)  ## two faults at once, again and again: POINTS=1000; ONLY=17: one point; SEED, FAULTS: which ones

@@ -2,13 +2,13 @@
 long one is one matter."""
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.unit.repository.sources import modules, nodes, tree
 
-ROOT = Path(__file__).parents[3]
 #: Lines of a module that is small; and of two that are too many for one.
 SMALL, TOGETHER = 80, 350
 #: Small modules that stay for a reason that is not to be seen: the border between two rooms, or one of several that are
@@ -44,20 +44,19 @@ ONE_MATTER = {
 }
 
 
-def _modules() -> dict[str, Path]:
-    """agent/, supervisors/ and probes/, by the names after `muster.`"""
-    paths = [path for top in ("agent", "supervisors", "probes") for path in (ROOT / top).rglob("*.py")]
-    return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
+#: agent/, supervisors/ and probes/, by the names after `muster.`
+MODULES = {name.removeprefix("muster."): path for name, path in modules().items()}
 
 
-MODULES = _modules()
-LINES = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
+@functools.cache
+def _lines() -> dict[str, int]:
+    return {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+def _imports(path: Path) -> Iterator[tuple[str, bool]]:
     """Modules of ours that a module imports, and whether it does so before it is used."""
-    first = {id(node) for node in tree.body}
-    for node in ast.walk(tree):
+    first = {id(node) for node in tree(path).body}
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             found = [name if name.removeprefix("muster.") in MODULES else node.module for name in names]
@@ -69,49 +68,53 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
             yield name, id(node) in first
 
 
+@functools.cache
 def _importers() -> dict[str, dict[str, bool]]:
     """By module: who imports it, and whether at once."""
     found: dict[str, dict[str, bool]] = defaultdict(dict)
     for name, path in MODULES.items():
-        for other, at_once in _imports(ast.parse(path.read_text())):
+        for other, at_once in _imports(path):
             if other in MODULES:
                 found[other][name] = found[other].get(name, False) or at_once
     return found
-
-
-IMPORTERS = _importers()
 
 
 def _is_apart(name: str, importer: str) -> bool:
     """Whether there is a reason that can be seen: a command or the daemon starts sooner without it; a program of its
     own; the two together are too long."""
     program = '__name__ == "__main__"' in MODULES[name].read_text()
-    return program or not IMPORTERS[name][importer] or LINES[name] + LINES[importer] > TOGETHER
+    return program or not _importers()[name][importer] or _lines()[name] + _lines()[importer] > TOGETHER
 
 
 def _alone() -> dict[str, str]:
     """Small modules with one importer and no such reason, and that importer."""
     found = {}
     for name, path in MODULES.items():
-        if path.name not in ("__init__.py", "__main__.py") and LINES[name] < SMALL and len(IMPORTERS[name]) == 1:
-            (importer,) = IMPORTERS[name]
+        importers = _importers().get(name, {})
+        if path.name not in ("__init__.py", "__main__.py") and _lines()[name] < SMALL and len(importers) == 1:
+            (importer,) = importers
             if not _is_apart(name, importer):
                 found[name] = importer
     return found
 
 
-ALONE = _alone()
-
-
-@pytest.mark.parametrize("name", sorted(ALONE))
-def test_a_small_module_joins_its_only_importer(name: str) -> None:
-    assert name in APART, f"{name} ({LINES[name]} lines): move it into {ALONE[name]}, or say in APART why not"
+def test_a_small_module_joins_its_only_importer() -> None:
+    apart = [
+        f"{name} ({_lines()[name]} lines): move it into {importer}, or say in APART why not"
+        for name, importer in sorted(_alone().items())
+        if name not in APART
+    ]
+    assert not apart, "\n".join(apart)
 
 
 def test_each_reason_is_of_a_module_that_is_there() -> None:
     assert APART.keys() <= MODULES.keys()
 
 
-@pytest.mark.parametrize("name", sorted(name for name in MODULES if LINES[name] > LONG))
-def test_a_long_module_is_one_matter(name: str) -> None:
-    assert name in ONE_MATTER, f"{name} has {LINES[name]} lines: split it, or say in ONE_MATTER what would be lost"
+def test_a_long_module_is_one_matter() -> None:
+    long = [
+        f"{name} has {lines} lines: split it, or say in ONE_MATTER what would be lost"
+        for name, lines in sorted(_lines().items())
+        if lines > LONG and name not in ONE_MATTER
+    ]
+    assert not long, "\n".join(long)

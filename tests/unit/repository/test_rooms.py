@@ -1,6 +1,7 @@
 """The rooms of the code: how many modules each has, and that `__init__` says what for and what others may use."""
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -8,25 +9,20 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.unit.repository.sources import ROOT, modules, nodes, tree
+
 #: Modules in one folder, at most: so many can be kept in one's head.
 MOST_MODULES = 15
 
 
-def _modules() -> dict[str, Path]:
-    """Every module of agent/, supervisors/ and probes/ by the name that it is imported by."""
-    paths = [path for top in ("agent", "supervisors", "probes") for path in (ROOT / top).rglob("*.py")]
-    return {"muster." + ".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
-
-
-MODULES = _modules()
+MODULES = modules()
 ROOMS = sorted({path.parent for path in MODULES.values()})
 NAMES = [str(room.relative_to(ROOT)) for room in ROOMS]
 
 
 def _imported(path: Path) -> Iterator[Path]:
     """Modules of ours that a module imports."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
@@ -35,6 +31,7 @@ def _imported(path: Path) -> Iterator[Path]:
         yield from (MODULES[name] for name in names if name in MODULES)
 
 
+@functools.cache
 def _used_by_others() -> dict[Path, set[str]]:
     """By room, its modules that are imported by a module of another room; a room below it is a part of it."""
     used: dict[Path, set[str]] = defaultdict(set)
@@ -45,9 +42,6 @@ def _used_by_others() -> dict[Path, set[str]]:
     return used
 
 
-USED = _used_by_others()
-
-
 @pytest.mark.parametrize("room", ROOMS, ids=NAMES)
 def test_a_room_is_not_overcrowded(room: Path) -> None:
     modules = sorted(path.name for path in room.glob("*.py") if path.name != "__init__.py")
@@ -56,10 +50,9 @@ def test_a_room_is_not_overcrowded(room: Path) -> None:
 
 @pytest.mark.parametrize("room", ROOMS, ids=NAMES)
 def test_a_room_says_what_it_is_for_and_what_others_use(room: Path) -> None:
-    text = (room / "__init__.py").read_text()
-    doc = ast.get_docstring(ast.parse(text)) or ""
+    doc = ast.get_docstring(tree(room / "__init__.py")) or ""
     assert doc, f"{room}/__init__.py: say what the room is for"
     exported = " ".join(path.stem for path in _imported(room / "__init__.py"))
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", doc)))) | set(exported.split())
-    missing = sorted(USED[room] - named)
+    missing = sorted(_used_by_others().get(room, set()) - named)
     assert not missing, f"{room}/__init__.py: name what other rooms import from it: {', '.join(missing)}"
