@@ -10,7 +10,7 @@ from muster.agent.reset.reset_report import StepFailed, StepSkipped
 from muster.probes.cards.accelerator import Card
 from muster.probes.cards.driver import Driver, What
 from muster.probes.cards.reset import device_holders
-from muster.probes.cards.reset.device_holders import DeviceHolder
+from muster.probes.cards.reset.device_holders import DeviceHolder, Listed
 
 #: In seconds: between two looks; for other programs to let go of the card (an `nvidia-smi` that somebody calls takes
 #: some).
@@ -24,43 +24,41 @@ class OtherUsers:
 
     def __init__(self, *, force: bool) -> None:
         self._force = force
-        self._listed: tuple[DeviceHolder, ...] = ()
-        #: Pids that the driver lists and nobody here can see.
-        self._unseen: tuple[int, ...] = ()
+        self._listed = Listed()
 
     async def ask(self, driver: Driver, cards: Collection[int]) -> None:
         """Whom the driver lists on the cards; it may list for a moment who has ended."""
         end = anyio.current_time() + HOLDERS_S
         while True:
             seen = (await driver.refresh(What.HOLDERS, cards)).holders
-            pids = {holder.pid for index in cards if index in seen for holder in seen[index].value}
-            self._unseen = await threads.run(device_holders.unseen, pids)
-            if not self._unseen or self._force or anyio.current_time() >= end:
+            lists = [seen[index].value for index in cards if index in seen]
+            self._listed = await threads.run(device_holders.listed, lists)
+            if not self._listed.unseen or self._force or anyio.current_time() >= end:
                 break
             await anyio.sleep(LOOK_S)
-        self._listed = await threads.run(device_holders.visible, pids)
 
     async def wait(self, cards: Iterable[Card]) -> str:
         """Until nobody has one open, once the driver is closed. Raises StepFailed after a while, StepSkipped with
         `force`."""
-        if self._unseen and not self._force:
-            more = " and more" if len(self._unseen) > _NAMED else ""
+        unseen = self._listed.unseen
+        if unseen and not self._force:
+            more = " and more" if len(unseen) > _NAMED else ""
             raise StepFailed(
-                f"the driver lists processes that musterd cannot see (pid {', '.join(map(str, self._unseen[:_NAMED]))}"
+                f"the driver lists processes that musterd cannot see (pid {', '.join(map(str, unseen[:_NAMED]))}"
                 f"{more} of the host), because its container has PIDs of its own: end them, or give the container the"
                 " host's PIDs (hostPID), then reset the card again"
             )
         nodes = {card.node for card in cards if card.node}
         end = anyio.current_time() + HOLDERS_S
         while True:
-            found = await threads.run(device_holders.holders, nodes, self._listed)
-            if not found.holders and not self._unseen:
+            found = await threads.run(device_holders.holders, nodes, self._listed.visible)
+            if not found.holders and not unseen:
                 hidden = f"; {found.hidden} processes are not visible without root" if found.hidden else ""
                 return f"no process has it open{hidden}"
             if anyio.current_time() >= end or not found.holders:
                 break
             await anyio.sleep(LOOK_S)
-        names = [*map(_named, found.holders), *(f"pid {pid} of the host" for pid in self._unseen)]
+        names = [*map(_named, found.holders), *Listed(unseen=unseen)]
         held = "; ".join(names[:_NAMED])
         if self._force:
             raise StepSkipped(f"--force: the reset continues although {held} hold it open")

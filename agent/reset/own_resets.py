@@ -134,7 +134,5 @@ class OwnResets:
 
     async def _users(self, view: View, plan: ResetPlan) -> str:
         """Processes that the driver lists and that live, as far as that can be said."""
-        pids = {it.pid for index in plan.together if (seen := view.holders.get(index)) for it in seen.value}
-        users = await threads.run(device_holders.visible, pids) if pids else ()
-        unseen = await threads.run(device_holders.unseen, pids) if pids else ()
-        return "; ".join([*map(str, users), *(f"pid {pid} of the host" for pid in unseen)][:4])
+        lists = [seen.value for index in plan.together if (seen := view.holders.get(index))]
+        return "; ".join(list(await threads.run(device_holders.listed, lists))[:4])

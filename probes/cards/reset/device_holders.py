@@ -1,9 +1,10 @@
 """Who has a card's device open. The driver lists processes that compute, of any container; a reset is refused for any
 open file."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from muster.probes.cards.accelerator import Holder
 from muster.probes.kernel import open_files, process
 from muster.probes.kernel.dataclass import dataclass
 
@@ -44,23 +45,35 @@ class Holding:
     hidden: int = 0
 
 
-def unseen(pids: Iterable[int]) -> tuple[int, ...]:
-    """Those of these processes of which nobody here can say whether they live: none where we have the host's PIDs, and
-    all that /proc lacks in a container with PIDs of its own. Blocks."""
-    if process.pids_are_the_kernels():
-        return ()
-    return tuple(pid for pid in sorted(pids) if process.read_stat(pid) is None)
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Whom a driver lists on cards, as far as they live: `visible` to us, or `unseen` (pids of the host)."""
+
+    visible: tuple[DeviceHolder, ...] = ()
+    unseen: tuple[int, ...] = ()
+
+    def __iter__(self) -> Iterator[str]:
+        """Each of them, for a sentence."""
+        yield from map(str, self.visible)
+        yield from (f"pid {pid} of the host" for pid in self.unseen)
 
 
-def visible(pids: Iterable[int]) -> tuple[DeviceHolder, ...]:
-    """Those of these processes that live and can be seen: a driver may list one that has ended, or one of another PID
-    namespace (`unseen`). Blocks."""
-    stats = [stat for pid in sorted(pids) if (stat := process.read_stat(pid)) is not None and not stat.ended]
-    return tuple(DeviceHolder(stat.pid, stat.comm, start=stat.start) for stat in stats)
+def listed(seen: Iterable[Iterable[Holder]]) -> Listed:
+    """Of what the driver says of several cards, each process once. It may list one that has ended, or one of another
+    PID namespace. Nobody here can say of those that /proc lacks whether they live, in a container with PIDs of its own;
+    where we have the host's PIDs, they have ended. Blocks."""
+    pids = sorted({holder.pid for card in seen for holder in card})
+    stats = {pid: process.read_stat(pid) for pid in pids}
+    alive = [stat for stat in stats.values() if stat is not None and not stat.ended]
+    ours = process.pids_are_the_kernels()
+    return Listed(
+        tuple(DeviceHolder(stat.pid, stat.comm, start=stat.start) for stat in alive),
+        () if ours else tuple(pid for pid, stat in stats.items() if stat is None),
+    )
 
 
-def holders(nodes: Collection[str], listed: Iterable[DeviceHolder] = (), proc: Path = Path("/proc")) -> Holding:
-    """The processes that have one of these device nodes open, this one among them, by pid, and those of `listed` that
+def holders(nodes: Collection[str], others: Iterable[DeviceHolder] = (), proc: Path = Path("/proc")) -> Holding:
+    """The processes that have one of these device nodes open, this one among them, by pid, and those of `others` that
     still live. Without root those of other users are hidden. Blocks: some 10 ms for a thousand processes."""
     found, hidden = [], 0
     for folder in sorted(proc.iterdir(), key=_number):
@@ -76,7 +89,7 @@ def holders(nodes: Collection[str], listed: Iterable[DeviceHolder] = (), proc: P
         held = sorted({path for number in numbers if (path := _path(folder, number, proc)) in nodes})
         if held:
             found.append(DeviceHolder(int(folder.name), _command(folder), tuple(held)))
-    found += [one for one in listed if one.pid not in {it.pid for it in found} and _lives(one)]
+    found += [one for one in others if one.pid not in {it.pid for it in found} and _lives(one)]
     return Holding(tuple(found), hidden)
 
 
