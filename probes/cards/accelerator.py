@@ -288,13 +288,16 @@ class Holder:
 @dataclass(frozen=True, slots=True)
 class CardEvent:
     """Something that the driver reported. `code` is an Xid (nvidia) or an error code (ascend); `index` None where the
-    card is not known; `bus_id` as in Card."""
+    card is not known; `bus_id` as in Card. `over`: the card no longer has that code; `stays`: it is a state, of whose
+    end the driver tells as well, and no single incident."""
 
     kind: str
     code: int
     index: int | None
     bus_id: str = ""
     text: str = ""
+    over: bool = False
+    stays: bool = False
 
 
 class Backend(Protocol):

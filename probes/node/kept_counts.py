@@ -31,13 +31,14 @@ class KeptPort:
 @dataclass(slots=True)
 class KeptCounts:
     """What a file keeps. `boot`, `up` and `at`: the boot, and the time by both clocks, when it was made. `codes`: by
-    "card/code", when the card got it, and last when it had it last. `nics`: the counter of changes of an interface
-    after each change, and before the first."""
+    "card/code", when the card got it, and last when it had it for certain; `gone`: those that it no longer has. `nics`:
+    the counter of changes of an interface after each change, and before the first."""
 
     boot: str = ""
     up: float = 0.0
     at: float = 0.0
     codes: dict[str, list[float]] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
     ports: dict[str, KeptPort] = field(default_factory=dict)
     nics: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
 
@@ -50,19 +51,22 @@ class KeptCounts:
         """Whether something else was counted."""
         began = {key: times[:-1] for key, times in self.codes.items()}
         others = {key: times[:-1] for key, times in other.codes.items()}
-        return (began, self.ports, self.nics) != (others, other.ports, other.nics)
+        mine = (began, sorted(self.gone), self.ports, self.nics)
+        return mine != (others, sorted(other.gone), other.ports, other.nics)
 
 
 def kept(memory: Memory, boot: str, up: float, at: float) -> KeptCounts:
     """What is to be kept of it now."""
-    codes = {f"{card}/{code:X}": times for (card, code), times in memory.repeats.kept(up).items()}
+    repeats = {f"{card}/{code:X}": kept for (card, code), kept in memory.repeats.kept(up).items()}
+    codes = {key: [*began, up if stands else began[-1]] for key, (began, stands) in repeats.items()}
+    gone = [key for key, (_, stands) in repeats.items() if not stands]
     ports = {
         name: KeptPort(past.was_up, past.down_since, list(past.flaps))
         for name, past in memory.ports.items()
         if name and (past.was_up or past.flaps)
     }
     nics = {name: changed for name, rate in memory.rates(CHANGES).items() if (changed := rate.changed()[-_CHANGES:])}
-    return KeptCounts(boot, up, at, codes, ports, nics)
+    return KeptCounts(boot, up, at, codes, gone, ports, nics)
 
 
 def restore(memory: Memory, was: KeptCounts, boot: str, up: float, at: float) -> None:
@@ -72,7 +76,9 @@ def restore(memory: Memory, was: KeptCounts, boot: str, up: float, at: float) ->
     shift = 0.0 if same else up - was.up - max(0.0, at - was.at)
     for key, times in was.codes.items():
         card, _, code = key.rpartition("/")
-        memory.repeats.restore(card, int(code, 16), [time + shift for time in times])
+        began = [time + shift for time in times[:-1]]
+        # A boot resets the chips: what they have then, they have got anew.
+        memory.repeats.restore(card, int(code, 16), began, stands=same and key not in was.gone)
     for name, port in was.ports.items():
         past = memory.ports.setdefault(name, PortPast())
         past.flaps.extend(time + shift for time in port.flaps)

@@ -267,7 +267,11 @@ class Looker:
             card = self._driver.view.cards.get(event.index) if event.index is not None else None
             if event.kind == ASCEND and card is not None:
                 boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-                self._memory.repeats.note(card.uuid or f"card {card.index}", event.code, boot)
+                whose, repeats = card.uuid or f"card {card.index}", self._memory.repeats
+                if event.over:
+                    repeats.went(whose, event.code, boot)
+                else:
+                    repeats.came(whose, event.code, boot, stays=event.stays)
         return self._note(self._findings.of_events(events, now, time.time()))
 
     @property

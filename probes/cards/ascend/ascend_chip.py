@@ -174,7 +174,8 @@ class Chip:
         # The codes of the first look are the chip's state, not new faults.
         if tell and self._errors is not None:
             for code in sorted(errors - self._errors):
-                self._dcmi.reported.put(ChipFault(code, self.logical, self._dcmi.error_text(self.seat, code)))
+                text = self._dcmi.error_text(self.seat, code)
+                self._dcmi.reported.put(ChipFault(code, self.logical, text, stays=True))
         self._errors = errors
 
     def _share(self, part: str) -> float | None:

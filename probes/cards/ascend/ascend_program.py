@@ -97,8 +97,8 @@ def run(path: str, *args: str, limit_s: float = _LIMIT_S) -> str:
 
 
 def _quoted(output: str) -> str:
-    """The first lines of what a program printed, in one."""
-    lines = [" ".join(line.split()) for line in output.split("\n") if line.strip()]
+    """The first lines of what a program printed, in one, without those that only frame a table."""
+    lines = [" ".join(line.split()) for line in output.split("\n") if line.strip("+-=| \t\r")]
     return "; ".join(lines[:_LINES])[:200] or "no message"
 
 

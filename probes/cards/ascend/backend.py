@@ -204,8 +204,8 @@ class Ascend(Backend):
     def _event(self, fault: ChipFault, chips: Mapping[int, Chip]) -> CardEvent:
         chip = next((chip for chip in chips.values() if chip.logical == fault.logical), None)
         if chip is None:
-            return CardEvent(ASCEND, fault.code, None, text=fault.text)
-        return CardEvent(ASCEND, fault.code, chip.index, chip.bus_id, fault.text)
+            return CardEvent(ASCEND, fault.code, None, text=fault.text, over=fault.over, stays=fault.stays)
+        return CardEvent(ASCEND, fault.code, chip.index, chip.bus_id, fault.text, fault.over, fault.stays)
 
     def _opened(self) -> _Open:
         opened = self._open

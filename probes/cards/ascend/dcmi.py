@@ -28,8 +28,8 @@ _ERRORS, _PROCESSES = 128, 64
 _TEXT = 256
 #: Faults that wait for somebody to read them.
 _FAULTS = 1024
-#: Recovered, as opposed to raised (1) and happened once (2).
-_RECOVERED = 0
+#: What an event asserts: that the chip has recovered, or that it has the fault from now on; 2: it happened once.
+_RECOVERED, _CAME = 0, 1
 _SEVERITIES = {0: "warning", 1: "minor", 2: "major", 3: "critical"}
 
 #: Function by what it tells: in the older dialect, and in the newer one ("" where that has none).
@@ -62,11 +62,13 @@ _FUNCTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class ChipFault:
-    """An error that came up. `logical` is the chip's logical number."""
+    """An error that came up. `logical` is the chip's logical number; `over`, `stays`: as of a CardEvent."""
 
     code: int
     logical: int
     text: str = ""
+    over: bool = False
+    stays: bool = False
 
 
 @dataclass(slots=True)
@@ -305,9 +307,10 @@ class _Reporter:
 
     def __call__(self, pointer: "ctypes._Pointer[DcmiEvent]") -> None:
         event = pointer.contents
-        if event.assertion != _RECOVERED and self._faults.qsize() < _FAULTS:
+        if self._faults.qsize() < _FAULTS:
+            over, stays = event.assertion == _RECOVERED, event.assertion == _CAME
             text = f"{_SEVERITIES.get(event.severity, 'unknown severity')}: {words(event.name)}".removesuffix(": ")
-            self._faults.put(ChipFault(event.event_id, event.logical, text))
+            self._faults.put(ChipFault(event.event_id, event.logical, text, over, stays))
 
 
 def _lost(outcome: CallFailure | Late, what: str) -> DriverError:

@@ -80,8 +80,8 @@ def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
 def errors(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
     """The codes as they stand, by the gravest of them; and those that the card had too often."""
     whose, ignored = facts.card.uuid or say.device, look.settings.hex_numbers("npu_ignore")
-    for code in health.npu_errors or ():
-        look.memory.repeats.note(whose, code, look.now)
+    if health.npu_errors is not None:
+        look.memory.repeats.look(whose, health.npu_errors, look.now)
     too_often = {c: n for c, n in look.memory.repeats.too_often(whose, look.now).items() if c not in ignored}
     if not too_often:
         return _present(say, health, look)

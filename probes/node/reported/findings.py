@@ -105,7 +105,7 @@ class Findings:
         for event in events:
             if event.kind == NVIDIA:
                 told = KernelFinding(XID, Code.GPU_XID_OTHER, bus_id=event.bus_id, number=event.code)
-            elif event.kind == ASCEND:
+            elif event.kind == ASCEND and not event.over:
                 told = KernelFinding(NPU, Code.NPU_FAULT_EVENT, bus_id=event.bus_id, number=event.code)
             else:
                 continue

@@ -118,15 +118,25 @@ def test_what_is_counted_over_a_day_outlives_the_daemon(make_daemon: Callable[..
         eventually(lambda: {r.code for r in look(daemon, "npu-errors")} == {"NPU_ERROR_CODES"})
         state = daemon.root.state / "node.json"
 
-        def kept_codes() -> object:
-            return state.exists() and json.loads(state.read_text()).get("counts", {}).get("codes")
+        def kept(what: str) -> object:
+            return state.exists() and json.loads(state.read_text()).get("counts", {}).get(what)
 
-        eventually(kept_codes, message="the count is on the disk")
+        def found() -> set[str]:
+            return {r.code for r in look(daemon, "npu-errors")}
+
+        eventually(lambda: kept("codes"), message="the count is on the disk")
+        # Whatever time passes without a look, it is the same one.
         daemon.kill()
-        # An hour passes in which the chip does not have it.
-        kept = json.loads(state.read_text())
-        kept["counts"]["codes"] = {name: [t - 3600 for t in times] for name, times in kept["counts"]["codes"].items()}
-        state.write_text(json.dumps(kept))
+        times = json.loads(state.read_text())
+        codes = {name: [t - 3600 for t in them] for name, them in times["counts"]["codes"].items()}
+        state.write_text(json.dumps(times | {"counts": times["counts"] | {"codes": codes}}))
+        daemon.restart()
+        assert eventually(lambda: (it := found()) - {"NODE_UNKNOWN"} and it) == {"NPU_ERROR_CODES"}
+        # Another one is one that came after this was gone.
+        npus[0].recover(twice_is_too_often)
+        eventually(lambda: found() == {"NODE_OK"} and kept("gone"))
+        daemon.kill()
+        npus[0].error(twice_is_too_often)
         daemon.restart()
         eventually(lambda: "NPU_FAULT_REPEATED" in {r.code for r in look(daemon, "npu-errors")})
         assert daemon.cli("check", "clear", "NPU_FAULT_REPEATED").returncode == 0

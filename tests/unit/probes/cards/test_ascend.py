@@ -676,11 +676,15 @@ def test_faults_are_reported_as_they_come(make, model):
     assert backend.wait_events(0.01) == []
     described(backend)
     cards[2].error(0x80E01801, severity=3)
-    expected = CardEvent("ascend", 0x80E01801, 3, cards[2].bus_id, "critical: fault 0x80E01801 of the fake card")
+    expected = CardEvent(
+        "ascend", 0x80E01801, 3, cards[2].bus_id, "critical: fault 0x80E01801 of the fake card", stays=True
+    )
     assert backend.wait_events(LONG) == [expected]
     cards[2].recover(0x80E01801)
     cards[0].error(0x8C1F8608, severity=1)
-    assert [(event.code, event.index) for event in backend.wait_events(LONG)] == [(0x8C1F8608, 0)]
+    found = [backend.wait_events(LONG) for _ in range(2)]
+    told = [(event.code, event.index, event.over) for events in found for event in events]
+    assert told == [(0x80E01801, 3, True), (0x8C1F8608, 0, False)]
     # What the library reports is not told again by what is wrong now.
     backend.health(0)
     assert backend.wait_events(0.01) == []
@@ -695,7 +699,7 @@ def test_where_the_library_reports_nothing_new_error_codes_are(make):
     backend.health(1)  # what is there from the beginning has not come up
     cards[1].error(0x8C1F8608)
     backend.health(1)
-    expected = CardEvent("ascend", 0x8C1F8608, 1, cards[1].bus_id, "fault 0x8C1F8608 of the fake card")
+    expected = CardEvent("ascend", 0x8C1F8608, 1, cards[1].bus_id, "fault 0x8C1F8608 of the fake card", stays=True)
     assert backend.wait_events(LONG) == [expected]
     backend.health(1)
     cards[1].recover(0x8C1F8608)
