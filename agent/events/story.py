@@ -124,7 +124,8 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
 
 def _checked(r: Record, took: float) -> _Told:
     results = r["results"]
-    found = [f"{x['item']} {x['status']}" for x in results if x["status"] not in ("OK", "NOT_APPLICABLE")]
+    bad = [x for x in results if x["status"] not in ("OK", "NOT_APPLICABLE")]
+    found = [f"{x['item']}{of} {x['status']}" for x in bad for of in [f" of {x['device']}" if x.get("device") else ""]]
     if r["skipped"]:
         message = f"the checks were skipped: {r['skipped']}"
     elif not found:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from muster.agent.config.schema import Config
 from muster.agent.errors import NoRoom
 from muster.agent.link.nursery_client import NurseryClient
@@ -26,6 +28,7 @@ from muster.supervisors.system import descriptors
 
 #: What a ModelArts job sets to do without the pre-check.
 _SKIP_VARIABLE = "MA_SKIP_IMAGE_DETECT"
+_log = structlog.get_logger(__name__)
 
 
 def left_out(spec: JobSpec, config: Config) -> str:
@@ -91,10 +94,12 @@ class StartChecks:
 
         wanted = precheck.CardsWanted(indices=tuple(cards))
         try:
-            results, _ = await active_look.look(self._driver, wanted, settings, self._figures, tests)
+            results, trouble = await active_look.look(self._driver, wanted, settings, self._figures, tests)
         except (OSError, BadLimits) as error:
             code = Code.ACTIVE_NOT_RUN
             return [CheckResult(ITEM, EXPLANATIONS[code].status, code, f"limits_file of [active]: {error}")]
+        if trouble:
+            _log.warning("active_tests.history", error=trouble)
         with contextlib.suppress(NoRoom):  # it is in force all the same
             await self._health.report(results, "musterd, before a job (before_job of [active])")
         return [result for result in results if result.status not in (Status.OK, Status.NOT_APPLICABLE)]

@@ -46,7 +46,8 @@ async def look(
     known, trouble = _read(path)
     whole = driver.view.whole
     chosen = wanted.indices or (tuple(whole)[: wanted.count] if wanted.count else tuple(whole))
-    cards = {index: whole[index] for index in chosen if index in whole}
+    known_cards = {**driver.view.cards, **whole}  # an instance of a split card is one that somebody may name
+    cards = {index: known_cards[index] for index in chosen if index in known_cards}
 
     async def holders(index: int) -> Sequence[int] | None:
         seen = (await driver.refresh(What.HOLDERS, [index])).holders.get(index)
@@ -63,27 +64,31 @@ async def look(
         tell=tell,
     )
     results, figures = await active_check.check(asked)
-    if figures and not trouble:
+    if figures:
         try:
-            trouble = await threads.run(_add, path, figures)
+            trouble = await threads.run(_add, path, figures) or trouble
         except OSError as error:
             trouble = f"{path}: cannot be written: {error.strerror or error}: later tests do not know of this one"
     return results, trouble
 
 
 def _add(path: Path, figures: Mapping[str, Mapping[str, float]]) -> str:
-    """Adds them to what the file has by now: other tests may have ended meanwhile. Blocks. Raises OSError."""
+    """Adds them to what the file has by now: other tests may have ended meanwhile. A damaged one is set aside, and the
+    past of the cards begins anew. Blocks. Raises OSError."""
     with _FILE:
         known, trouble = _read(path)
-        if trouble:
-            return trouble
+        aside = ""
+        if trouble and _is_damaged(path):
+            aside = f"{trouble}: it was set aside as {state_file.set_aside(path).name}, and their past begins anew"
+        elif trouble:
+            return f"{trouble}, and this is not kept"
         for uuid, measured in figures.items():
             for name in measured.keys() - active_check.COUNTS:
                 past = known.cards.setdefault(uuid, {}).setdefault(name, [])
                 past.append(round(measured[name], 3))
                 del past[:-KEPT]
         state_file.write(path, known)
-    return ""
+    return aside
 
 
 def forget(path: Path, uuids: Collection[str]) -> None:
@@ -101,4 +106,15 @@ def _read(path: Path) -> tuple[_Figures, str]:
     except FileNotFoundError:
         return _Figures(), ""
     except (OSError, state_file.Damaged, StartupError) as error:
-        return _Figures(), f"{path}: {error}: the cards are not compared with their own past, and this is not kept"
+        return _Figures(), f"{path}: {error}: the cards are not compared with their own past"
+
+
+def _is_damaged(path: Path) -> bool:
+    """Whether nobody can ever read the file: not one of a newer musterd, or that the disk does not give now."""
+    try:
+        state_file.read(path, _Figures, _VERSION)
+    except state_file.Damaged:
+        return True
+    except (OSError, StartupError):
+        return path.is_dir() or path.is_fifo() or path.is_symlink()
+    return False

@@ -15,11 +15,14 @@ from muster.agent.telemetry.history.history_disk import DiskHistory
 from muster.agent.telemetry.history.history_rows import (
     CARD_MEM,
     CPU,
+    DRAM,
     FABRIC,
     LOG,
     MEM,
     POWER,
     READ,
+    SM,
+    TENSOR,
     UTIL,
     WRITE,
     FoundSeries,
@@ -53,6 +56,9 @@ class _PlotKind:
 
 READINGS = (
     _PlotKind("utilization", "Utilization", UTIL, "card", "%", 100.0),
+    _PlotKind("sm", "Multiprocessors at work", SM, "card", "%", 100.0),
+    _PlotKind("tensor", "Tensor cores at work", TENSOR, "card", "%", 100.0),
+    _PlotKind("dram", "Memory interface at work", DRAM, "card", "%", 100.0),
     _PlotKind("memory", "Card memory", CARD_MEM, "card", "%", 100.0),
     _PlotKind("power", "Power", POWER, "card", "W", floor=100.0),
     _PlotKind("fabric", "Links between cards", FABRIC, "card", "B/s", floor=1e6),
@@ -63,7 +69,7 @@ READINGS = (
 )
 #: Of a node, whose cards come first.
 OF_NODE = (
-    *READINGS[:4],
+    *(one for one in READINGS if one.of == "card"),
     _PlotKind("cpu", "CPU of the node", CPU, "node", "%", 100.0),
     _PlotKind("host", "Memory of the node", MEM, "node", "%", 100.0),
 )

@@ -77,17 +77,18 @@ class DrainTests:
 
     async def _test(self, cards: list[int]) -> None:
         config, past = self._parts.config(), self._parts.root.active_figures
-        # Whatever comes of it: a card that cannot be tested is not tried again and again.
-        self._tested |= {self._name(index) for index in cards}
+        names = {self._name(index) for index in cards}
         try:
             wanted = CardsWanted(indices=tuple(cards))
             results, trouble = await active_look.look(self._parts.driver, wanted, config.active, past)
             await self._parts.health.report(results, "musterd, while the node is drained (in_drain of [active])")
         except (OSError, BadLimits, ApiError) as error:
             _log.warning("drain_tests.failed", error=str(error))
+            self._tested |= names  # a card that cannot be tested is not tried again and again
             return
         if trouble:
             _log.warning("drain_tests.history", error=trouble)
+        self._tested |= names  # not before: tests that were broken off are made once the cards are free again
         self._tell(cards, results)
 
     def _tell(self, cards: list[int], results: list[CheckResult]) -> None:

@@ -48,7 +48,15 @@ async def active(parts: ResetParts, cards: Collection[int], request: ResetReques
     _refuse_grave(results, cards)
     if untested := [r for r in results if r.code is Code.ACTIVE_NOT_RUN]:
         raise StepSkipped(untested[0].reason)
-    return trouble or "; ".join(f"{r.item} {r.observed}" for r in results[:3])
+    measured = "; ".join(f"{r.item} {r.observed}" for r in results[:3])
+    return f"{measured}; {trouble}" if trouble else measured
+
+
+def refuse_left(parts: ResetParts, cards: Collection[int]) -> None:
+    """Raises StepFailed for a CRITICAL condition of the cards that is not over: they get no job."""
+    left = [c for c in parts.health.conditions if c.card in cards and not c.injected and c.status is Status.CRITICAL]
+    if left:
+        raise StepFailed("still CRITICAL: " + "; ".join(f"{c.device}: {c.code}: {c.reason}" for c in left[:4]))
 
 
 def _refuse_grave(results: Collection[CheckResult], cards: Collection[int]) -> None:

@@ -67,7 +67,7 @@ class ResetRun:
         self._before, self._reason_before = state.current, ""
         state.current, state.ended = record, None
         #: The driver is closed; the program was started; numbers of the cards after the reset.
-        self._closed = self._begun = self._absent = False
+        self._closed = self._begun = self._absent = self._given_up = False
         self._now: list[int] = list(record.together)
         #: Why it has ended before anything was changed.
         self.stopped_early = ""
@@ -255,6 +255,7 @@ class ResetRun:
         return "persistence mode is on again"
 
     async def _undrain(self) -> str:
+        last_tests.refuse_left(self._parts, self._now)
         drain = self._parts.health.drain
         if drain is None or drain.reason != self._state.drain:
             raise StepSkipped("muster did not drain the node" if drain is not None else "the node is not drained")
@@ -289,18 +290,19 @@ class ResetRun:
             raise StepFailed(why) from None
 
     async def _save(self) -> None:
-        """Raises StepFailed while nothing was changed yet: later the work goes on without."""
+        """Raises StepFailed until the vendor's program begins; from then on, and on the way back, the work goes on
+        without."""
         try:
             await threads.run(state_file.write, self._path, self._state)
         except OSError as error:
-            if not self._closed and not self._begun:
+            if not (self._begun or self._given_up):
                 why = f"cannot write {self._path}: {error.strerror or error}"
                 raise StepFailed(f"{why}: make room, then reset the card again") from None
             _log.warning("reset.unwritten", path=str(self._path), error=str(error))
 
     async def _give_up(self, failure: StepFailed) -> None:
         """Puts back what was changed; whether the node takes jobs depends on how far it came."""
-        whole = f"the reset of {self._names()} failed: {failure}"
+        whole, self._given_up = f"the reset of {self._names()} failed: {failure}", True
         if self._begun:
             self.record.failure = whole
         else:

@@ -51,6 +51,8 @@ class Resets:
         self._left: ResetRecord | None = None
         #: Its program is waited for, or the persistence mode is put back.
         self._settling = False
+        #: The driver is kept closed until that program has ended.
+        self._holds_closed = False
         #: The tests of a drain have been started.
         self._tests = False
         self._own: OwnResets | None = None
@@ -129,6 +131,12 @@ class Resets:
         self._left, ended = self._state.current, self._state.ended
         if ended is not None and ended.at > self._parts.events.last_told(reset_file.KIND):
             self._parts.events.tell(ended.event())
+        record, driver = self._left, self._parts.driver
+        if record is not None and not driver.closed_for and await threads.run(reset_file.at_work, record):
+            # Any look at the cards would open it, and an open driver blocks the reset.
+            why = f"the program of the reset of {record.device} by an earlier musterd still runs"
+            self._holds_closed = True
+            await driver.let_go(why, 0.0)
 
     async def settle(self) -> None:
         """After an interrupted reset: waits for the vendor's program that it began, kills it once its time is over, and
@@ -143,6 +151,8 @@ class Resets:
                 await self._write()
         finally:
             self._settling = False
+            if self._holds_closed:
+                self._parts.driver.closed_for, self._holds_closed = "", False
 
     async def _end_program(self, record: ResetRecord) -> bool:
         """False: not even SIGKILL ends it. Its time counts from its start, whichever daemon that was."""

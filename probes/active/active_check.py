@@ -34,9 +34,10 @@ _ALONE = frozenset({TRANSFER, PEERS})
 #: Of several cards: one that has failed before is left out, as the others would be blamed for it.
 _TOGETHER = frozenset({PEERS, ALLREDUCE})
 _LEFT_OUT = Measured({}, trouble="it has failed another test", absent=True)
-#: No fault of the card: there is no driver for it here, or its memory is somebody else's.
-_NO_VERDICT = frozenset({0, NO_DEVICE, OUT_OF_MEMORY})
+#: No fault of the card: nothing says so, or its memory is somebody else's.
+_NO_VERDICT = frozenset({0, OUT_OF_MEMORY})
 _WHOLE_NODE = {
+    NO_DEVICE: "CUDA does not see the card that NVML lists",
     NOT_READY: "is the fabric manager running?",
     MISMATCH: "the kernel module is of another version than the libraries: reload it, or reboot",
 }
@@ -149,7 +150,7 @@ async def _measured(test: str, card: Card, asked: ActiveRequest, failed: Collect
         return Measured({}, trouble=why)
     others: list[Card] = []
     if test == PEERS:
-        known = [one for i, one in asked.cards.items() if one is not card and not one.mig and i not in failed]
+        known = [one for i, one in asked.cards.items() if one is not card and not _split(one) and i not in failed]
         others = [one for one in known if one.kind == card.kind and not await _in_use(one, asked)]
     program = active_programs.of_card(test, card, others, asked.visible.get(card.index, ""), asked.settings)
     if program.trouble:
@@ -186,6 +187,11 @@ async def _in_use(card: Card, asked: ActiveRequest) -> str:
         return "the driver does not say whether a process is on it"
     strangers = [str(pid) for pid in pids if not _of_test(pid, asked.own)]
     return f"pid {', '.join(strangers)} is on it" if strangers else ""
+
+
+def _split(card: Card) -> bool:
+    """Whether it is split into MIG instances, or is one."""
+    return card.mig or card.parent is not None
 
 
 def _of_test(pid: int, own: Collection[int]) -> bool:
@@ -236,7 +242,7 @@ def _judge(test: str, device: str, card: int | None, measured: Measured, slow: s
     elif measured.absent:
         code, reason = Code.NODE_NOT_APPLICABLE, measured.trouble
     elif measured.trouble:
-        failed = measured.code not in _NO_VERDICT
+        failed = measured.code not in _NO_VERDICT or measured.crashed
         code = Code.ACTIVE_FAILED if failed else Code.ACTIVE_NOT_RUN
         reason = f"the {test} test {'failed' if failed else 'was not run'}: {measured.trouble}"
         if measured.code in _WHOLE_NODE:
@@ -264,7 +270,7 @@ async def _all_reduce(
     """The test of all cards together: one process for each, which sum over all of them with the vendor's library. What
     it came to for each card. Settings and topology break it more often than a card does, so what fails or does not end
     says nothing about the cards."""
-    if any(card.mig for card in cards.values()):
+    if any(_split(card) for card in cards.values()):
         return dict.fromkeys(cards, Measured({}, trouble="a card is split into MIG instances"))
     if len(cards) < 2:
         return dict.fromkeys(cards, Measured({}, trouble="there is no other free card", absent=True))
@@ -290,7 +296,7 @@ async def _together(
             return
         what = f"test {ALLREDUCE} of card {index}"
         measured = await program_run.run(what, program.arguments, settings.deadline_s, program.env, begun)
-        found[index] = replace(measured, late=False, code=0)
+        found[index] = replace(measured, late=False, code=0, crashed=False)
         if measured.trouble:  # the others wait for it
             tasks.cancel()
 

@@ -4,6 +4,7 @@ measured."""
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import anyio
 from muster.probes.active import bounded
 from muster.probes.calls import watched
 from muster.probes.calls.script import Script
+from muster.probes.kernel import endings
 from muster.probes.kernel.dataclass import dataclass
 
 #: How long a killed test may take to be gone, in seconds: a process that waits for a sick card takes for ever.
@@ -20,19 +22,23 @@ _LINGER_S = 5.0
 _KEPT = 64 << 10
 #: What the driver needs of the environment, and nothing that could be a secret.
 _PASSED = ("PATH", "LD_LIBRARY_PATH", "LANG")
+#: Signals of which a program dies through a fault of its own.
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP})
 Begun = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What one test of one card came to: figures, or why there are none. `code` is the CUresult that it failed with;
-    `absent`: there is nothing to test; `wrong_at`: bus ids of the cards at which something wrong arrived."""
+    `crashed`: the driver ended a program of ours; `absent`: there is nothing to test; `wrong_at`: bus ids of the cards
+    at which something wrong arrived."""
 
     figures: Mapping[str, float]
     wrong: int = 0
     trouble: str = ""
     code: int = 0
     late: bool = False
+    crashed: bool = False
     absent: bool = False
     wrong_at: tuple[str, ...] = ()
 
@@ -50,18 +56,21 @@ async def run(what: str, program: Sequence[str], deadline_s: float, env: Mapping
         return Measured({}, trouble=str(error))
     if limit.cancelled_caught:
         return Measured({}, trouble=f"no end after {deadline_s:g} s", late=True)
-    return _said(ended.stdout, ended.stderr, ended.returncode)
+    return _said(ended.stdout, ended.stderr, ended.returncode, ours=program is not whole)
 
 
-def _said(stdout: bytes, stderr: bytes, code: int) -> Measured:
-    """What the last line of the test says: the libraries that it uses may print others behind it."""
+def _said(stdout: bytes, stderr: bytes, code: int, *, ours: bool) -> Measured:
+    """What the last line of the test says: the libraries that it uses may print others behind it. `ours`: the program
+    consists of this interpreter and the driver alone, so it is the driver that ends it by such a signal."""
     for line in reversed(stdout.decode(errors="replace").splitlines()):
         try:
             return _measured(json.loads(line))
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
     last = (stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
-    return Measured({}, trouble=f"the test ended with {code}: {last}")
+    if code >= 0:
+        return Measured({}, trouble=f"the test ended with {code}: {last}")
+    return Measured({}, trouble=f"{endings.signal_name(-code)} ended it: {last}", crashed=ours and -code in _CRASHES)
 
 
 def _measured(said: dict[str, Any]) -> Measured:

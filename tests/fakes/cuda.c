@@ -2,10 +2,11 @@
  * `cuda.plan` beside the library says, on a clock of its own. The file has lines `NAME VALUE`, or `BUS_ID NAME VALUE`
  * for one card. Names: tflops, memory_gb_s, transfer_gb_s, peer_gb_s: its speed; wrong: how many results are; peer_wrong: those
  * of copies to it; peers: 0 if it reaches no other card; init, context, alloc, launch, wait: the CUresult of that call; hang: the card never gives an
- * answer. */
+ * answer; segv: the library crashes as it is initialized. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <libgen.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +53,11 @@ static int answer(void) {
     return plan("wait", 0);
 }
 
-EXPORT int cuInit(unsigned flags) { return flags ? 1 : plan("init", 0); }
+EXPORT int cuInit(unsigned flags) {
+    if (plan("segv", 0))
+        raise(SIGSEGV);
+    return flags ? 1 : plan("init", 0);
+}
 
 EXPORT int cuDeviceGetByPCIBusId(int *device, const char *id) {
     if (known == CARDS)

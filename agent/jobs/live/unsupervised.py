@@ -331,9 +331,15 @@ class Unsupervised:
                 await anyio.sleep(pause.next())
 
 
+def _device(result: dict[str, Any]) -> str:
+    """What the result is about, unless its reason says so."""
+    device: str = result.get("device", "")
+    return "" if device in result["reason"] else device
+
+
 def _unfit(results: list[dict[str, Any]]) -> Record:
     critical = [r for r in results if r["status"] == Status.CRITICAL]
-    items = "; ".join(f"{r['item']}: {r['reason']}" for r in critical)
+    items = "; ".join(dict.fromkeys(": ".join(filter(None, (r["item"], _device(r), r["reason"]))) for r in critical))
     verdict = {
         "exit_code": OWN_FAILURE,
         "summary": f"the node is not fit, nothing was started: {items}",

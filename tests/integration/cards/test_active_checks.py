@@ -167,7 +167,8 @@ def test_limits_of_a_site(check, tmp_path):
     [
         ("init 802", "ACTIVE_FAILED", "is the fabric manager running?"),
         ("init 999", "ACTIVE_FAILED", "cuInit"),
-        ("init 100", "ACTIVE_NOT_RUN", "cuInit"),
+        ("init 100", "ACTIVE_FAILED", "CUDA does not see the card that NVML lists"),
+        ("segv 1", "ACTIVE_FAILED", "SIGSEGV ended it"),
         ("alloc 2", "ACTIVE_NOT_RUN", "CUDA_ERROR_OUT_OF_MEMORY"),
         ("wait 214", "ACTIVE_FAILED", "CUDA_ERROR_ECC_UNCORRECTABLE"),
         ("launch 719", "ACTIVE_FAILED", "CUDA_ERROR_LAUNCH_FAILED"),
@@ -279,11 +280,32 @@ def test_a_missing_library_of_the_driver_is_not_held_against_the_card(check, car
     assert "libcuda.so.1" in found["compute", 0]["reason"]
 
 
-def test_a_damaged_history_is_reported_and_kept(check, tmp_path):
+@pytest.mark.parametrize("content", ["", "{", None])
+def test_a_damaged_history_is_reported_and_set_aside(check, tmp_path, content):
     past = tmp_path / "root/state/active.json"
-    past.write_text("{")
+    if content is None:
+        os.mkfifo(past)
+    else:
+        past.write_text(content)
     assert not codes(check(args=("--cards", "0,")))
-    assert "active.json" in check.notes and past.read_text() == "{"
+    (aside,) = past.parent.glob("active.json.damaged-*")
+    assert aside.name in check.notes and (content is None or aside.read_text() == content)
+    assert not codes(check(args=("--cards", "0,"))) and "active.json" not in check.notes
+    assert json.loads(past.read_text())["cards"], "what was measured is kept from then on"
+
+
+def test_a_history_of_a_newer_release_stays(check, tmp_path):
+    past = tmp_path / "root/state/active.json"
+    past.write_text('{"version": 99}')
+    assert not codes(check(args=("--cards", "0,")))
+    assert "newer musterd" in check.notes and past.read_text() == '{"version": 99}'
+
+
+def test_an_instance_of_a_split_card_is_not_passed_over(check, cards):
+    cards[1].mig, cards[1].mig_count = 1, 2
+    found = check(args=("--cards", "1100,"))
+    assert found["compute", 1100]["code"] == "ACTIVE_NOT_RUN" and "MIG" in found["compute", 1100]["reason"]
+    assert check.code == 3
 
 
 def test_a_host_without_cards(tmp_path):
@@ -398,7 +420,7 @@ def test_a_sum_over_all_cards(check, python, tmp_path):
         ("answer allreduce4_gb_s 0 NaN", "ACTIVE_NOT_RUN", "measured nothing", 60),
         ("answer allreduce4_gb_s 0 1e999", "ACTIVE_NOT_RUN", "measured nothing", 60),
         ('echo \'{"wrong": 0, "measured": {}}\'', "ACTIVE_NOT_RUN", "measured nothing", 60),
-        ("kill -SEGV $$", "ACTIVE_NOT_RUN", "the test ended with -11", 60),
+        ("kill -SEGV $$", "ACTIVE_NOT_RUN", "SIGSEGV ended it", 60),
     ],
 )
 @pytest.mark.slow
@@ -492,7 +514,7 @@ def test_a_jobs_cards_are_tested_before_it(cards, make_daemon):
 
     assert started(2).state == job_pb2.JOB_STATE_SUCCEEDED, "the transfer is not asked for"
     refused = started(1)
-    assert refused.state == job_pb2.JOB_STATE_FAILED and "active compute" in refused.verdict.summary
+    assert refused.state == job_pb2.JOB_STATE_FAILED and "active compute: card 1: " in refused.verdict.summary
     assert refused.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
     assert ("ACTIVE_FAILED", "card 1") in {(c.code, c.device) for c in node(daemon).conditions}
     kept = json.loads((daemon.root.state / "active.json").read_text())["cards"]

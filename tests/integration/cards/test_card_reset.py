@@ -161,6 +161,41 @@ def test_a_failure_puts_back_what_was_changed_or_says_how(make_daemon, cards):
     assert not node(daemon).HasField("drain") and not node(daemon).warnings
 
 
+@pytest.mark.slow
+def test_a_card_that_no_job_gets_is_not_back(make_daemon, cards):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    # A driver that crashes on a card that nobody uses is no reason to leave the tests out.
+    (cards.folder / "cuda.plan").write_text("segv 1\n")
+    code, told, notes = reset(daemon, "2")
+    assert code == 1 and came_out(told).get("active") == "given up", (told, notes)
+    assert "SIGSEGV ended it" in notes and ("ACTIVE_FAILED", "card 2") in conditions(daemon)
+    # Without them, what they found last time still holds.
+    (cards.folder / "cuda.plan").write_text("")
+    code, told, notes = reset(daemon, "2", "--no-active")
+    assert code == 1 and {"active": "skipped", "undrain": "given up"}.items() <= came_out(told).items(), (told, notes)
+    assert "still CRITICAL: card 2: ACTIVE_FAILED" in notes and node(daemon).HasField("drain")
+    assert reset(daemon, "2")[0] == 0
+    assert not node(daemon).HasField("drain") and not conditions(daemon)
+
+
+@pytest.mark.slow
+def test_tests_of_a_drain_that_a_reset_has_broken_off_are_made_behind_it(make_daemon, cards):
+    daemon = make_daemon("[active]\nseconds = 0.0177\nin_drain = true\n[health]\n", cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    (cards.folder / "cuda.plan").write_text("hang 1\n")
+    assert daemon.cli("node", "drain", "a repair").returncode == 0
+
+    def testing():
+        return subprocess.run(["pgrep", "-f", r"card_program .* 0\.0177$"], capture_output=True, check=False).stdout
+
+    eventually(testing)
+    code, told, notes = reset(daemon, "1", "--no-active")
+    assert code == 0, (told, notes)
+    (cards.folder / "cuda.plan").write_text("")
+    eventually(lambda: "tested while the node is drained: cards 0-3: all is well" in daemon.cli("events").stdout)
+
+
 def test_what_cannot_be_reset_is_refused_and_nothing_changes(make_daemon, cards):
     cards[1].virtualization = 2
     cards[2].mig, cards[2].mig_count = 1, 2
@@ -195,6 +230,9 @@ def test_a_daemon_that_dies_in_the_middle(make_daemon, cards):
     daemon.restart()
     found = node(daemon)
     assert "interrupted in the step persistence-off" in found.drain.reason
+    # Not even for who asks: an open driver blocks the reset.
+    daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=["row-remap"]), timeout=60)
+    assert cards.state.all.sessions == 0
     assert any("muster node reset 3" in text for text in found.warnings)
     cards.clear("nvidia-smi")
     # Once the first program has ended, the mode is on again and the driver is open.
@@ -206,6 +244,25 @@ def test_a_daemon_that_dies_in_the_middle(make_daemon, cards):
     assert not node(daemon).HasField("drain") and not node(daemon).warnings
     state = json.loads((daemon.folder / "state/reset.json").read_text())
     assert not state.get("current") and not state["drain"]
+
+
+@pytest.mark.slow
+def test_no_program_begins_that_the_next_musterd_would_not_know_of(make_daemon, cards):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(node(daemon).cards) == 4)
+    cards.hang("nvidia-smi")  # it turns persistence mode off
+    command = [BIN / "muster", "--root", daemon.folder, "node", "reset", "3"]
+    client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    eventually(lambda: "nvidia-smi" in cards.waits_in())
+    # From now on the file cannot be written: there is a folder in its place.
+    daemon.root.reset.unlink()
+    (daemon.root.reset / "full").mkdir(parents=True)
+    cards.clear("nvidia-smi")
+    _, err = client.communicate(timeout=60)
+    assert client.returncode == 1 and "nothing was changed, and the node is in service as before" in err
+    assert not cards.resets and cards[3].persistence and not node(daemon).HasField("drain")
+    shutil.rmtree(daemon.root.reset)
+    assert reset(daemon, "3")[0] == 0
 
 
 def ends(daemon):

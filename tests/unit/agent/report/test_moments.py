@@ -4,6 +4,7 @@ import pytest
 
 from muster.agent.report import moments, plots
 from muster.agent.report.job_report import Axis, Bar
+from muster.agent.telemetry.history.history_rows import METRICS
 
 DAY = 86_400.0
 END = ("the end of rank 3", DAY - 10)
@@ -42,3 +43,7 @@ def test_a_hang_begins_with_the_first_suspicion_and_has_an_hour_at_most() -> Non
         assert title == "Around the hang"
         assert axis.begin == pytest.approx(70_000.0 - moments.BEFORE_S, abs=axis.step)
         assert axis.end - axis.begin == pytest.approx(moments.LONGEST_S, abs=2 * axis.step)
+
+
+def test_each_reading_of_the_history_is_drawn() -> None:
+    assert {one.metric for one in (*plots.READINGS, *plots.OF_NODE)} == set(range(len(METRICS)))
