@@ -207,7 +207,7 @@ ACTS = {
         Act("H5", (_FIRST, Part((IDLE, Show(100, 0.2)), looks(60), after=wrote(1 << 20)), _ON), ranks=2, hang=_STEADY),
         Act("H6", (_FIRST, Part((Show(95, 0.8, 35, 1e9),), looks(60)), _ON)),
         Act("H7", (*_hangs(IDLE, until="SUSPECT"), Part((WORK,), told("ALIVE"), do=_open_fifo))),
-        Act("H8", (_FIRST, Part((IDLE,), passed(20)), Part((WORK,), told("ALIVE")))),
+        Act("H8", (_FIRST, Part((IDLE,), passed(20)), Part((WORK,), told("ALIVE"))), hang=_STEADY),
         Act("H9", (Part((Show(((0, 0), (3, 0), (3, 20), (3.1, 0), (3.3, 0))),), looks(90)), _ON)),
         Act("H10", (Part((IDLE,), passed(30)), _ON), ranks=2),
         Act("H11", (Part((IDLE, Show(100, 0.2)), passed(40)), _ON), ranks=2),
