@@ -150,7 +150,9 @@ async def _measured(test: str, card: Card, asked: ActiveRequest, failed: Collect
         return Measured({}, trouble=why)
     others: list[Card] = []
     if test == PEERS:
-        known = [one for i, one in asked.cards.items() if one is not card and not _split(one) and i not in failed]
+        known = [
+            one for i, one in asked.cards.items() if one is not card and not one.has_to_do_with_mig and i not in failed
+        ]
         others = [one for one in known if one.kind == card.kind and not await _in_use(one, asked)]
     program = active_programs.of_card(test, card, others, asked.visible.get(card.index, ""), asked.settings)
     if program.trouble:
@@ -187,11 +189,6 @@ async def _in_use(card: Card, asked: ActiveRequest) -> str:
         return "the driver does not say whether a process is on it"
     strangers = [str(pid) for pid in pids if not _of_test(pid, asked.own)]
     return f"pid {', '.join(strangers)} is on it" if strangers else ""
-
-
-def _split(card: Card) -> bool:
-    """Whether it is split into MIG instances, or is one."""
-    return card.mig or card.parent is not None
 
 
 def _of_test(pid: int, own: Collection[int]) -> bool:
@@ -270,7 +267,7 @@ async def _all_reduce(
     """The test of all cards together: one process for each, which sum over all of them with the vendor's library. What
     it came to for each card. Settings and topology break it more often than a card does, so what fails or does not end
     says nothing about the cards."""
-    if any(_split(card) for card in cards.values()):
+    if any(card.has_to_do_with_mig for card in cards.values()):
         return dict.fromkeys(cards, Measured({}, trouble="a card is split into MIG instances"))
     if len(cards) < 2:
         return dict.fromkeys(cards, Measured({}, trouble="there is no other free card", absent=True))

@@ -30,7 +30,7 @@ class TestProgram:
 def of_card(test: str, card: Card, others: Sequence[Card], visible: str, settings: ActiveSettings) -> TestProgram:
     """For one card. `others`: of its kind, which are free; `visible`: what a process calls it."""
     seconds = f"{settings.seconds:g}"
-    if card.mig or card.parent is not None:
+    if card.has_to_do_with_mig:
         return TestProgram(trouble="it is split into MIG instances" if card.mig else "it is a MIG instance")
     if card.kind == NVIDIA and test == PEERS:
         buses = ",".join([card.bus_id, *(other.bus_id for other in others)])

@@ -116,6 +116,11 @@ class Card:
     incomplete: bool = False
 
     @property
+    def has_to_do_with_mig(self) -> bool:
+        """It is cut into instances, or is one."""
+        return self.mig or self.parent is not None
+
+    @property
     def hardware(self) -> str:
         """What the hardware says it is: the uuid, but "" where a backend that does not know one gives the place instead
         ("0000:01:00.0/1": the second chip there)."""
